@@ -1,3 +1,4 @@
+-- Archives purged dead letters.
 insert into {schema}.message_archive (archived_at, id, created_at, first_attempt_at, last_attempt_at, deliveries_count,
                                       attempts_count, message_id, state, priority, queue, ordering_key, content_type,
                                       headers, payload, last_error)

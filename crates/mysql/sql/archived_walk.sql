@@ -1,5 +1,5 @@
--- Rows of a queue and of its dead letters, newest end first, each with whether the search includes it. No body is read, and
--- no row behind the limit.
+-- Rows of a queue and of its dead letters, newest end first, each with whether it matches the filter. Reads no body,
+-- and no row past the limit.
 (select timestampdiff(microsecond, '1970-01-01', archived_at) as at, id,
         coalesce((:key is null or ordering_key = :key) and (:state is null or state = :state)
                  and (:path is null or cast(json_unquote(json_extract(headers, :path)) as binary) = :value), false) as is_included

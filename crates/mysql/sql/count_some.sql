@@ -1,2 +1,2 @@
--- How many messages a queue has, counted no further than the limit.
+-- The number of messages of a queue, up to the limit.
 select count(*) from (select 1 from {schema}.message where queue = :queue limit :limit) found

@@ -1,5 +1,5 @@
--- Nothing is written for a queue that is there. One statement a queue: a list of names would be a table that the server
--- has to make first, which takes five times as long.
+-- Writes nothing if the queue exists. One statement a queue: a list of names would be a temporary table, which takes
+-- five times as long.
 insert into {schema}.queue (name, created_at)
 select :name, utc_timestamp(6) from dual
 where not exists (select 1 from {schema}.queue q where q.name = :name)

@@ -1,2 +1,2 @@
--- There is no index for it: all messages of the queue are looked at.
+-- Reads all messages of the queue: there is no index by id.
 select id from {schema}.message where queue = :queue and message_id = :message_id

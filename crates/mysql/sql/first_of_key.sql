@@ -1,5 +1,5 @@
--- The first that waits behind a key without a head. Apart from the update that makes it the head: there it would be a
--- locking read, which waits for what a caller's open transaction has sent with the same key.
+-- The first blocked message of a key without a head. Not part of `promote.sql`, where it would be a locking read, which
+-- waits for messages of the same key in open transactions of callers.
 select (select o.id from {schema}.message o force index (message_key)
         where o.queue = :queue and o.ordering_key = :ordering_key and o.blocked = 1 order by o.id limit 1) as id
 from dual

@@ -1,2 +1,2 @@
--- In the form for several tables, because only that can be told which index to use.
+-- In the multi-table form, the only one that accepts an index hint.
 delete a from {schema}.failed_attempt a force index (primary) where :messages

@@ -1,4 +1,4 @@
--- By their whole keys, because this is done in transactions of others: there a range would be locked with what lies
--- behind it. In the form for several tables, because only that can be told which index to use.
+-- By whole keys, because it runs in transactions of callers, where a range would be locked with the gap behind it. In
+-- the multi-table form, the only one that accepts an index hint.
 delete a from {schema}.failed_attempt a force index (primary)
 where queue = :queue and message_id = :message_id and attempt in (:attempts) and failed_at is not null

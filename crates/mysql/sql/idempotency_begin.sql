@@ -1,5 +1,5 @@
--- Takes the record when there is none, or when its lease has run out. Assignments are carried out from left to right, so
--- the time comes last.
+-- Takes the record if there is none, or if its lease has expired. Assignments run from left to right, so the time comes
+-- last.
 insert into {schema}.idempotency (name, lease_token, completed, at)
 values (:name, :lease, false, utc_timestamp(6) + interval :extension microsecond)
 on duplicate key update

@@ -1,1 +1,2 @@
-select completed, timestampdiff(microsecond, utc_timestamp(6), at), lease_token from {schema}.idempotency where name = :name
+select completed, timestampdiff(microsecond, utc_timestamp(6), at) as left_micros, lease_token
+from {schema}.idempotency where name = :name

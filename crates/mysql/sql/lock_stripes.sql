@@ -1,3 +1,4 @@
--- Whoever adds to a key, or takes its head away, holds the key's stripe until the end of the transaction. In the order of
--- the key, so that no two wait for each other; a statement of its own, so that the next one sees what others did before.
+-- Locks stripes until the end of the transaction. Who adds to a key or removes its head holds the key's stripe. In the
+-- order of the primary key, which prevents deadlocks; a separate statement, so that the next one sees what earlier
+-- holders committed.
 select id from {schema}.stripe force index (primary) where id in (:stripes) order by id for update

@@ -1,5 +1,3 @@
--- For a queue of many messages: by row number until there are enough, since sorting them all would take longer.
-select message_id, payload, content_type, headers, ordering_key, priority, state = 'RETRYABLE',
-       lease_token is not null, deliveries_count, attempts_count, timestampdiff(microsecond, '1970-01-01', created_at),
-       timestampdiff(microsecond, '1970-01-01', next_attempt_at), last_error, next_attempt_at > utc_timestamp(6), id
+-- For a long queue: by row number until the page is full, because sorting them all would take longer.
+select {peeked}
 from {schema}.message force index (primary) where queue = :queue and id > :after order by id limit :limit

@@ -1,4 +1,4 @@
--- What dead letters keep of their lives. In the order in which they died.
+-- Adds the records of dead letters, in the order of deaths.
 insert into {schema}.dead_letter (id, message_id, queue, reason, error, deliveries_count, attempts_count, created_at,
                                   first_attempt_at, last_attempt_at, dead_at, dedup_key)
 select id, message_id, queue, :reasons, coalesce(:errors, last_error), deliveries_count,

@@ -1,6 +1,5 @@
--- Back to life: a new row at the tail of its key, in the order of the deaths, after everything that was sent meanwhile.
--- An expiry that has passed would kill it again unread, and nobody redrives for that. The caller holds the keys' stripes
--- and promotes afterwards.
+-- Moves dead letters back: new rows at the tails of their keys, in the order of deaths. An expiry that has passed is
+-- dropped, or the message would die again unread. The caller holds the keys' stripes and promotes afterwards.
 insert into {schema}.message (queue, blocked, priority, next_attempt_at, created_at, expires_at, message_id,
                               ordering_key, dedup_key, content_type, headers, payload)
 select :queue, m.ordering_key is not null, m.priority, utc_timestamp(6), utc_timestamp(6),

@@ -1,5 +1,5 @@
--- The delivery is taken back, as if it had not been; a strategy counts its time from the first one. Assignments are
--- carried out from left to right, so the count comes last.
+-- Takes the delivery back. A retry strategy counts its time from the first delivery. Assignments run from left to
+-- right, so the count comes last.
 update {schema}.message force index (primary)
 set state = 'PENDING', next_attempt_at = utc_timestamp(6), lease_token = null, acquired_at = null,
     first_attempt_at = case when deliveries_count > 1 then first_attempt_at end,

@@ -1,3 +1,3 @@
--- In the form for several tables, because only that can be told which index to use: without, the server walks the whole
--- table when it is small, and waits for whoever has a row of it.
+-- In the multi-table form, the only one that accepts an index hint: without one the server walks a small table, and
+-- waits for every locked row.
 delete m from {schema}.message m force index (primary) where :these

@@ -1,4 +1,4 @@
--- The head of a key stays its head: it holds the key until it comes back.
+-- The head of a key stays its head until it comes back.
 update {schema}.message force index (primary)
 set state = 'RETRYABLE',
     next_attempt_at = utc_timestamp(6) + interval (:delays) microsecond,

@@ -1,5 +1,5 @@
 select d.death, d.id, m.message_id, d.dedup_key, m.ordering_key,
-       m.lease_token is not null and m.next_attempt_at > utc_timestamp(6)
+       m.lease_token is not null and m.next_attempt_at > utc_timestamp(6) as is_leased
 from {schema}.dead_letter d force index (dead_letter_message) join {schema}.message m on m.id = d.id
 where d.message_id in (:message_ids) and d.queue = :queue
 order by d.death

@@ -1,2 +1,2 @@
--- What a purge or a deletion goes through.
+-- All messages of a queue, for a purge or a deletion.
 select id, ordering_key from {schema}.message where queue = :queue

@@ -1,19 +1,19 @@
-//! The order of a key and the fences of its leases, whatever the clock says and wherever a call is cut in two.
+//! Tests: order and fencing hold whatever the clock shows, and at which point a call is interrupted.
 //!
-//! **Why a lease may seem to begin before the one before it.** The server takes the time once, when a statement begins
-//! (`utc_timestamp`; `sysdate` would not), and a claim leases by the time of the statement that reads its rows. A claim that
-//! the machine holds up between the two for 11 ms reads what is there after 11 ms: meanwhile another worker may have
-//! claimed the head of a key and acknowledged it, so that the next of the key is there to be read. Its lease then begins,
-//! by its own time, up to 11 ms before the lease of a message that is long done. A step of the server's clock does the same.
-//! The two leases do not overlap all the same: none of the following asks for the time.
+//! **Why a lease may seem to begin before the previous one.** The server reads the clock once, when a statement begins
+//! (`utc_timestamp`; `sysdate` would not), and a claim leases by the time of the statement that reads its rows. If that
+//! statement is held up for 11 ms between the clock and the rows, another worker may claim and ack the head of a key
+//! meanwhile, so that the next message is readable. Its lease then begins, by its own time, up to 11 ms before the
+//! lease of a message that is done. A step of the server's clock does the same. The two leases do not overlap, because
+//! these do not use the time:
 //!
-//! - The next of a key is blocked until the transaction that takes the head away has committed, and a claim reads no
-//!   blocked row. So it is read after the head's end, whatever time its lease begins with.
-//! - Claims, settles and extensions lock a row before they judge it, and the lock is held to the commit. Two of them
-//!   never go by the same state of a row.
+//! - The next message of a key is blocked until the transaction that removes the head has committed, and a claim reads
+//!   no blocked rows. So it is read after the end of the head, whatever time its lease begins with.
+//! - Claims, settles and extensions lock a row before they judge it, until the commit. No two of them judge the same
+//!   state of a row.
 //! - A settle must show the token of the last claim. The time can only refuse it in addition.
 //!
-//! A lease that begins too early ends too early by as much, which costs a redelivery at worst.
+//! A lease that begins too early ends too early by as much, which costs at most a redelivery.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -41,14 +41,14 @@ fn queue() -> QueueName {
     QueueName::new("orders").unwrap()
 }
 
-/// A database of a test's own. The test drops it.
-struct Place {
+/// A test's own database, which the test drops.
+struct Fixture {
     name: String,
     url: String,
     client: Conn,
 }
 
-impl Place {
+impl Fixture {
     async fn new() -> Self {
         let server = std::env::var("POSTRIDER_MYSQL_URL").expect(
             "POSTRIDER_MYSQL_URL: start a server with `scripts/services up mysql`, then `eval \"$(scripts/services env)\"`",
@@ -60,7 +60,7 @@ impl Place {
         Self { name, url, client }
     }
 
-    /// What the server's clock says, in microseconds.
+    /// Returns the server's clock in microseconds.
     async fn now(&mut self) -> i64 {
         let now = "select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))";
         self.client.query_first(now).await.unwrap().unwrap()
@@ -71,27 +71,27 @@ impl Place {
     }
 }
 
-/// A worker with one connection, whose clock is what it is set to.
+/// A worker with one connection, whose clock can be set.
 struct Worker {
     store: MysqlStore,
     provider: MysqlProvider,
 }
 
 impl Worker {
-    async fn new(place: &Place) -> Self {
-        // A poll would only look.
+    async fn new(fixture: &Fixture) -> Self {
+        // A poll only reads.
         let options = MysqlOptions { pool_size: 1, ..MysqlOptions::default() };
-        let store = MysqlStore::open(&place.url, options).await.unwrap();
+        let store = MysqlStore::open(&fixture.url, options).await.unwrap();
         Self { provider: store.connect().unwrap(), store }
     }
 
-    /// Every statement of this worker begins at that time from now on.
+    /// Sets the clock of this worker's statements.
     async fn set_clock(&self, micros: i64) {
         let mut session = self.store.shared.database.session("test", soon()).await.unwrap();
         let set = format!("set timestamp = {}.{:06}", micros / 1_000_000, micros % 1_000_000);
         session.ask(set).await.unwrap();
-        let now = "select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))".to_owned();
-        let now = crate::rows::number(&session.ask(now).await.unwrap().concat()[0], 0);
+        let now = "select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) as server_time".to_owned();
+        let now = crate::rows::number(&session.ask(now).await.unwrap().concat()[0], "server_time");
         assert_eq!(now, micros, "the clock was not set");
     }
 
@@ -121,14 +121,14 @@ fn is_over(result: &Result<(), MessagingError>) -> bool {
 
 #[tokio::test]
 async fn a_lease_that_begins_before_the_last_one_by_its_time_was_made_after_its_end() {
-    let mut place = Place::new().await;
-    let (first, second) = (Worker::new(&place).await, Worker::new(&place).await);
+    let mut fixture = Fixture::new().await;
+    let (first, second) = (Worker::new(&fixture).await, Worker::new(&fixture).await);
     let ids = send(&first, 2).await;
-    let held_up = place.now().await + 1_000_000;
+    let held_up = fixture.now().await + 1_000_000;
     first.set_clock(held_up + 5_000).await;
     let head = first.receive_one().await.unwrap();
     assert_eq!(head.id(), ids[0]);
-    // The claim of the other begins now, is held up, and reads 11 ms later.
+    // The other worker's claim begins now, is held up, and reads 11 ms later.
     second.set_clock(held_up).await;
     assert!(second.receive_one().await.is_none(), "the head is leased");
     first.set_clock(held_up + 10_000).await;
@@ -136,23 +136,24 @@ async fn a_lease_that_begins_before_the_last_one_by_its_time_was_made_after_its_
     let next = second.receive_one().await.unwrap();
     assert_eq!(next.id(), ids[1]);
     let (before, after) = (head.envelope.lease_expires_at, next.envelope.lease_expires_at);
-    assert_eq!(before.since(after), Duration::from_millis(5), "by their times the leases are the wrong way round");
+    assert_eq!(before.since(after), Duration::from_millis(5), "by their times the leases are in reverse order");
     let late = first.ack(head.receipt()).await;
-    assert!(is_over(&late), "the lease of the head had ended before: {late:?}");
+    assert!(is_over(&late), "the lease of the head has ended: {late:?}");
     second.set_clock(held_up + 1).await;
     second.ack(next.receipt()).await.unwrap();
-    place.drop().await;
+    fixture.drop().await;
 }
 
 #[tokio::test]
-async fn a_claim_that_is_cut_before_its_lease_and_an_ack_do_not_both_have_the_head() {
-    let mut place = Place::new().await;
-    let [holder, claimer, other] = [Worker::new(&place).await, Worker::new(&place).await, Worker::new(&place).await];
+async fn an_interrupted_claim_and_an_ack_do_not_both_get_the_head() {
+    let mut fixture = Fixture::new().await;
+    let [holder, claimer, other] =
+        [Worker::new(&fixture).await, Worker::new(&fixture).await, Worker::new(&fixture).await];
     let ids = send(&holder, 2).await;
-    let now = place.now().await;
+    let now = fixture.now().await;
     holder.set_clock(now + 1).await;
     let head = holder.receive_one().await.unwrap();
-    // By the claimer's clock, which has stepped ahead, the lease is over; by the holder's it is not.
+    // The claimer's clock is ahead: by it the lease has expired, by the holder's it has not.
     let ahead = now + 60_000_000;
     claimer.set_clock(ahead).await;
     other.set_clock(ahead).await;
@@ -166,26 +167,26 @@ async fn a_claim_that_is_cut_before_its_lease_and_an_ack_do_not_both_have_the_he
     let refused = holder.ack(head.receipt()).await;
     assert!(matches!(refused, Err(MessagingError::MessageLeased { .. })), "{refused:?}");
     assert!(other.receive_one().await.is_none(), "neither the head nor what waits behind it");
-    let brought = claim.read(&taken);
-    let lease = claim.lease(session.sql(), &brought);
+    let result = claim.read(&taken);
+    let lease = claim.lease(session.sql(), &result);
     session.commit(lease).await.unwrap();
     drop(session);
     let late = holder.ack(head.receipt()).await;
-    assert!(is_over(&late), "the head is the claimer's: {late:?}");
+    assert!(is_over(&late), "the claimer has leased the head: {late:?}");
     assert!(other.receive_one().await.is_none(), "the head is leased");
-    claimer.ack(&brought.messages[0].receipt).await.unwrap();
+    claimer.ack(&result.messages[0].receipt).await.unwrap();
     assert_eq!(other.receive_one().await.unwrap().id(), ids[1]);
-    place.drop().await;
+    fixture.drop().await;
 }
 
 #[tokio::test]
-async fn what_waits_behind_a_head_is_not_read_before_the_ack_has_committed() {
-    let mut place = Place::new().await;
-    let (holder, other) = (Worker::new(&place).await, Worker::new(&place).await);
+async fn the_message_behind_a_head_is_not_read_before_the_ack_has_committed() {
+    let mut fixture = Fixture::new().await;
+    let (holder, other) = (Worker::new(&fixture).await, Worker::new(&fixture).await);
     let ids = send(&holder, 2).await;
-    let now = place.now().await;
+    let now = fixture.now().await;
     for ahead in [0, 60_000_000, -5_000] {
-        // A clock that is ahead sees the holder's lease as over, and one that is behind as not yet begun.
+        // By a clock ahead the holder's lease has expired; by one behind it has not begun.
         other.set_clock(now + 1_000_000 + ahead).await;
         holder.set_clock(now + 1_000_000).await;
         let head = holder.receive_one().await.unwrap();
@@ -198,7 +199,7 @@ async fn what_waits_behind_a_head_is_not_read_before_the_ack_has_committed() {
         if ahead < 0 {
             session.commit(steps.join(";\n")).await.unwrap();
         } else {
-            // It may still come to nothing.
+            // It may still be rolled back.
             session.rollback().await.unwrap();
             drop(session);
             let released = holder.provider.nack_message(&queue(), head.receipt().clone(), Nack::Release, soon()).await;
@@ -206,27 +207,27 @@ async fn what_waits_behind_a_head_is_not_read_before_the_ack_has_committed() {
         }
     }
     assert_eq!(other.receive_one().await.unwrap().id(), ids[1]);
-    place.drop().await;
+    fixture.drop().await;
 }
 
-/// What is known from outside, of a key.
+/// What an observer of one key knows.
 #[derive(Default)]
 struct Known {
     sent: Vec<MessageId>,
-    /// How many of them are done, from the first on.
+    /// How many of them are done, in order.
     done: usize,
     newest: HashMap<MessageId, ReceiptHandle>,
 }
 
-/// Steps of clocks, forth and back, at every call: within a lease, and beyond its end.
+/// Clock steps at every call, within a lease and beyond its end.
 const STEPS: [i64; 6] = [-11_000, -1_000, 0, 1_000, 11_000, 40_000_000];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_step_of_a_clock_breaks_the_order_of_a_key_or_a_fence() {
     for seed in 0..3 {
-        let mut place = Place::new().await;
-        let workers = [Worker::new(&place).await, Worker::new(&place).await, Worker::new(&place).await];
-        let (mut dice, start) = (StdRng::seed_from_u64(seed), place.now().await);
+        let mut fixture = Fixture::new().await;
+        let workers = [Worker::new(&fixture).await, Worker::new(&fixture).await, Worker::new(&fixture).await];
+        let (mut dice, start) = (StdRng::seed_from_u64(seed), fixture.now().await);
         let mut known = Known { sent: send(&workers[0], 40).await, ..Known::default() };
         let mut receipts: Vec<(usize, MessageId, ReceiptHandle)> = Vec::new();
         for step in 0..400 {
@@ -237,12 +238,12 @@ async fn no_step_of_a_clock_breaks_the_order_of_a_key_or_a_fence() {
             for worker in &workers {
                 worker.set_clock(at + STEPS[dice.random_range(0..STEPS.len())]).await;
             }
-            // One worker ends what it has, or had, while the others claim.
+            // One worker settles a receipt, current or old, while the others claim.
             let ending = (!receipts.is_empty()).then(|| receipts.swap_remove(dice.random_range(0..receipts.len())));
             let is_ack = dice.random_bool(0.6);
             let end = async {
-                let (place, id, receipt) = ending.as_ref()?;
-                let worker = &workers[*place];
+                let (worker, id, receipt) = ending.as_ref()?;
+                let worker = &workers[*worker];
                 let result = if is_ack {
                     worker.ack(receipt).await
                 } else {
@@ -256,7 +257,7 @@ async fn no_step_of_a_clock_breaks_the_order_of_a_key_or_a_fence() {
             let (ended, one, two) = tokio::join!(end, workers[1].receive(3), workers[2].receive(3));
             let context = format!("seed {seed}, step {step}");
             if let Some((id, receipt, Ok(()))) = ended {
-                assert_eq!(known.newest.get(&id), Some(&receipt), "{context}: a lease that was taken was settled");
+                assert_eq!(known.newest.get(&id), Some(&receipt), "{context}: a lease that was replaced was settled");
                 if is_ack {
                     assert_eq!(known.sent[known.done], id, "{context}: the head was another");
                     known.done += 1;
@@ -264,17 +265,17 @@ async fn no_step_of_a_clock_breaks_the_order_of_a_key_or_a_fence() {
             }
             let mut received: Vec<_> =
                 one.into_iter().map(|it| (1, it)).chain(two.into_iter().map(|it| (2, it))).collect();
-            // Where one clock is behind the lease of the other, both claim the head, in either order.
+            // If one clock is behind the other's lease, both claim the head, in either order.
             received.sort_by_key(|(_, message)| message.receive_count());
             assert!(received.len() <= 2, "{context}: {} of one key", received.len());
-            for (place, message) in received {
-                // Of a claim and an ack of the head at once, the later finds nothing.
+            for (worker, message) in received {
+                // Of a concurrent claim and ack of the head, the later one finds nothing.
                 assert_eq!(known.sent.get(known.done), Some(&message.id()), "{context}: it is not the head");
                 known.newest.insert(message.id(), message.receipt().clone());
-                receipts.push((place, message.id(), message.into_receipt()));
+                receipts.push((worker, message.id(), message.into_receipt()));
             }
         }
         assert!(known.done > 10, "seed {seed}: only {} are done", known.done);
-        place.drop().await;
+        fixture.drop().await;
     }
 }

@@ -1,4 +1,4 @@
-//! Connections to the server, and what is sent over one.
+//! Connections, and the commands that they send.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,29 +14,28 @@ use tokio::time::Instant;
 use crate::PROVIDER;
 use crate::error::{cannot_connect, is_broken, undone};
 use crate::options::MysqlOptions;
-use crate::plain::MOST_SIZES;
+use crate::plain::MAX_SIZES;
 use crate::sql::{Schema, Sql};
 use crate::tls;
 
-/// How many seconds a statement waits for somebody's lock before it gives way. Nobody who keeps to the rules holds one
-/// that long; a caller's own transaction may.
+/// Lock timeout of statements, in seconds. Transactions of this program hold no lock that long; a caller's own
+/// transaction may.
 const LOCK_TIMEOUT: u64 = 5;
 
-/// MariaDB turns a list of a thousand numbers into a table that it joins, and walks all messages for it. MySQL does not,
-/// does not know the setting, and takes this for a comment.
+/// Keeps MariaDB from converting a list of a thousand numbers into a joined table, which reads all messages. MySQL does
+/// not convert, has no such setting, and takes it for a comment.
 const LONG_LISTS: &str = "/*M!100306 , session in_predicate_conversion_threshold = 0 */";
 
-/// Lets a statement give way at once when somebody has locked what it needs. MySQL does not know it and takes it for a
-/// comment.
+/// Lets a statement fail at once if a row is locked. MySQL has no such setting and takes it for a comment.
 const WITHOUT_WAITING: &str = "/*M!100306 set statement innodb_lock_wait_timeout = 0 for */";
 
-/// A statement that gives way at once: what is locked may be so for as long as a caller's own transaction is open.
+/// Returns a statement that fails at once if a row is locked: a caller's transaction may hold the lock for any time.
 pub(crate) fn at_once(statement: String) -> String {
     format!("{WITHOUT_WAITING} {statement}")
 }
 
-/// What others have locked is tried again after each of these, by those who take only what is free. Nobody who keeps to
-/// the rules has it longer; a caller's own transaction may.
+/// Pauses between retries of rows that other transactions have locked. Transactions of this program hold locks for
+/// less; a caller's own transaction may not.
 pub(crate) const PAUSES: [Duration; 5] = [
     Duration::from_millis(10),
     Duration::from_millis(20),
@@ -45,28 +44,28 @@ pub(crate) const PAUSES: [Duration; 5] = [
     Duration::from_millis(160),
 ];
 
-/// A connection that was idle for longer is asked whether it still lives, before anything is entrusted to it.
+/// Idle time after which a connection is pinged before use.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
-/// The rows of each statement that answers with rows, in the order of the statements.
+/// The rows of each statement that returns rows, in the order of the statements.
 pub(crate) type Answers = Vec<Vec<Row>>;
 
-/// The server, as all connections of a store see it.
+/// A database, as all connections of a store see it.
 pub(crate) struct Database {
     opts: Opts,
     pub(crate) sql: Sql,
     pub(crate) schema: Schema,
-    /// One permit a connection.
+    /// One permit per connection.
     permits: Semaphore,
     pool_size: usize,
-    /// Connections that nobody uses. A lock, held for a push or a pop.
+    /// Idle connections. Held for a push or a pop.
     idle: Mutex<Vec<Idle>>,
-    /// How many bytes the server takes at once, as the last connection was told.
+    /// The server's `max_allowed_packet`, as last read.
     most_bytes: AtomicUsize,
     connect_timeout: Duration,
     statement_timeout: Duration,
-    /// Where the server is, for errors.
-    place: String,
+    /// Host and port, for errors.
+    address: String,
 }
 
 struct Idle {
@@ -76,7 +75,7 @@ struct Idle {
 
 impl std::fmt::Debug for Database {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Database").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("Database").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
@@ -90,20 +89,20 @@ impl Database {
                 "it names no database; write mysql://user:password@host/database",
             ));
         };
-        // The driver would take the first part and be silent about the rest.
+        // The driver would use the first part and ignore the rest.
         if let Some(path) = path_of(&url).filter(|path| path.contains('/')) {
             let path = path.escape_debug();
             return Err(MessagingError::invalid(
                 "URL",
                 format!(
-                    "'{path}' is not the name of one database; write mysql://user:password@host/database, and %2F for a \
+                    "'{path}' is not the name of one database; write mysql://user:password@host/database, with %2F for a \
                      slash in the name"
                 ),
             ));
         }
-        let place = format!("{}:{}", opts.ip_or_hostname(), opts.tcp_port());
+        let address = format!("{}:{}", opts.ip_or_hostname(), opts.tcp_port());
         let setup = vec![
-            // Some servers are told to take no client's word for it.
+            // Some servers ignore the character set of the handshake.
             "set names utf8mb4".to_owned(),
             "set session transaction isolation level read committed".to_owned(),
             format!(
@@ -112,9 +111,9 @@ impl Database {
                  {LONG_LISTS}"
             ),
         ];
-        // A socket that the server names would lead past whatever stands between here and the host in the URL.
+        // A socket named by the server would bypass a proxy at the host of the URL.
         let opts = OptsBuilder::from_opts(opts).setup(setup).prefer_socket(false).tcp_nodelay(true);
-        let opts = opts.stmt_cache_size(MOST_SIZES).ssl_opts(encryption).into();
+        let opts = opts.stmt_cache_size(MAX_SIZES).ssl_opts(encryption).into();
         let schema = Schema::new(&name);
         Ok(Self {
             opts,
@@ -126,11 +125,11 @@ impl Database {
             most_bytes: AtomicUsize::new(usize::MAX),
             connect_timeout: options.connect_timeout,
             statement_timeout: options.statement_timeout,
-            place,
+            address,
         })
     }
 
-    /// A connection of the pool, for one piece of work.
+    /// Returns a connection of the pool, for one unit of work.
     pub(crate) async fn session(
         &self,
         operation: &'static str,
@@ -149,7 +148,7 @@ impl Database {
         let permit = tokio::time::timeout_at(end, self.permits.acquire()).await.map_err(busy)?;
         let permit = permit.map_err(|_| MessagingError::Closed { provider: PROVIDER })?;
         let connected = tokio::time::timeout_at(end, self.connection()).await;
-        let connection = connected.map_err(|_| failed(format!("{} does not answer", self.place)))??;
+        let connection = connected.map_err(|_| failed(format!("{} does not answer", self.address)))??;
         Ok(Session { database: self, connection: Some(connection), operation, is_open: false, _permit: permit })
     }
 
@@ -162,7 +161,7 @@ impl Database {
             }
             self.forget_idle();
         }
-        let failed = |error| cannot_connect(&self.place, error);
+        let failed = |error| cannot_connect(&self.address, error);
         let mut connection = Conn::new(self.opts.clone()).await.map_err(failed)?;
         let most: Option<usize> = connection.query_first("select @@max_allowed_packet").await.map_err(failed)?;
         let most = most.into_iter().chain(self.opts.max_allowed_packet()).min();
@@ -170,22 +169,22 @@ impl Database {
         Ok(connection)
     }
 
-    /// What broke one connection has most likely broken the others.
+    /// Drops the idle connections: what broke one has most likely broken them all.
     fn forget_idle(&self) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
-/// What goes to the server in one piece.
+/// A command that is sent in one packet.
 enum Command<'c> {
     /// Statements.
     Texts(String),
-    /// A statement that the server may have read before, and its values.
+    /// A prepared statement and its values.
     Prepared(&'c str, Vec<Value>),
 }
 
 impl Command<'_> {
-    /// In bytes, as SQL: whether a message is too large must not depend on the way that it takes.
+    /// Returns the length in bytes as SQL, so that the size limit does not depend on the kind of command.
     fn length(&self) -> usize {
         match self {
             Self::Texts(text) => text.len(),
@@ -207,7 +206,7 @@ impl Command<'_> {
     }
 }
 
-/// One connection, for one piece of work. Dropped in the middle of a transaction, the connection is closed.
+/// A pooled connection, for one unit of work. If it is dropped inside a transaction, the connection is closed.
 pub(crate) struct Session<'d> {
     database: &'d Database,
     connection: Option<Conn>,
@@ -221,7 +220,7 @@ impl<'d> Session<'d> {
         &self.database.sql
     }
 
-    /// Sends a command in one round trip and reads all that it answers.
+    /// Sends a command in one round trip. Returns all rows.
     async fn send(&mut self, phase: Phase, command: Command<'_>) -> Result<Answers, Undone> {
         let (most, length) = (self.database.most_bytes.load(Ordering::Relaxed), command.length());
         if length >= most {
@@ -233,7 +232,7 @@ impl<'d> Session<'d> {
             )));
         }
         let was_open = self.is_open;
-        // Until everything was read.
+        // Until everything is read.
         self.is_open = true;
         let patience = self.database.statement_timeout;
         let Some(connection) = self.connection.as_mut() else {
@@ -249,7 +248,7 @@ impl<'d> Session<'d> {
                     self.database.forget_idle();
                     self.connection = None;
                 } else if let Some(connection) = self.connection.as_mut() {
-                    // A statement that failed leaves the others of its transaction standing.
+                    // After a failed statement the rest of its transaction is still open.
                     let undone = tokio::time::timeout(patience, connection.query_drop("rollback")).await;
                     self.is_open = !matches!(undone, Ok(Ok(())));
                 }
@@ -259,7 +258,7 @@ impl<'d> Session<'d> {
                 self.connection = None;
                 let error = MessagingError::Connection {
                     provider: PROVIDER,
-                    detail: format!("{} has not answered for {patience:?}", self.database.place),
+                    detail: format!("{} has not answered for {patience:?}", self.database.address),
                     source: None,
                 };
                 Err(if phase == Phase::Committing { Undone::Unknown(error) } else { Undone::NotDone(error) })
@@ -267,27 +266,27 @@ impl<'d> Session<'d> {
         }
     }
 
-    /// Statements that only look: when the answer is lost, nothing was done.
+    /// Runs statements that only read; a lost answer means that nothing was done.
     pub(crate) async fn ask(&mut self, text: String) -> Result<Answers, Undone> {
         self.send(Phase::BeforeCommit, Command::Texts(text)).await
     }
 
-    /// A statement that changes something and needs no other.
+    /// Runs a single statement that writes.
     pub(crate) async fn change(&mut self, text: String) -> Result<Answers, Undone> {
         self.send(Phase::Committing, Command::Texts(text)).await
     }
 
-    /// The same with a statement that stays prepared on this connection.
+    /// Runs a single statement that writes, which stays prepared on this connection.
     pub(crate) async fn execute(&mut self, statement: &str, values: Vec<Value>) -> Result<(), Undone> {
         self.send(Phase::Committing, Command::Prepared(statement, values)).await.map(drop)
     }
 
-    /// A whole transaction in one round trip.
+    /// Runs a transaction in one round trip.
     pub(crate) async fn run(&mut self, text: String) -> Result<Answers, Undone> {
         self.send(Phase::Committing, Command::Texts(format!("begin;\n{text};\ncommit"))).await
     }
 
-    /// Begins a transaction whose steps depend on each other's answers.
+    /// Begins a transaction whose steps depend on each other.
     pub(crate) async fn begin(&mut self, text: String) -> Result<Answers, Undone> {
         let text = if text.is_empty() { "begin".to_owned() } else { format!("begin;\n{text}") };
         let answers = self.send(Phase::BeforeCommit, Command::Texts(text)).await?;
@@ -300,17 +299,17 @@ impl<'d> Session<'d> {
         self.is_open
     }
 
-    /// Looks at things, inside the transaction if there is one.
+    /// Reads, inside the transaction if one is open.
     pub(crate) async fn look_again(&mut self, text: String) -> Result<Answers, Undone> {
         if self.is_open { self.query(text).await } else { self.ask(text).await }
     }
 
-    /// Statements inside a transaction that was begun.
+    /// Runs statements inside an open transaction.
     pub(crate) async fn query(&mut self, text: String) -> Result<Answers, Undone> {
         self.send(Phase::BeforeCommit, Command::Texts(text)).await
     }
 
-    /// The last statements of a transaction, and its commit.
+    /// Runs the last statements of a transaction, and commits.
     pub(crate) async fn commit(&mut self, text: String) -> Result<Answers, Undone> {
         let text = if text.is_empty() { "commit".to_owned() } else { format!("{text};\ncommit") };
         let answers = self.send(Phase::Committing, Command::Texts(text)).await?;
@@ -318,7 +317,7 @@ impl<'d> Session<'d> {
         Ok(answers)
     }
 
-    /// Closes the connection, and with it everything that the session holds.
+    /// Closes the connection, which ends its locks and its transaction.
     pub(crate) fn abandon(&mut self) {
         self.connection = None;
     }
@@ -330,7 +329,7 @@ impl<'d> Session<'d> {
     }
 }
 
-/// What follows the host in a URL.
+/// Returns the path of a URL.
 fn path_of(url: &str) -> Option<&str> {
     let (_, rest) = url.split_once("://")?;
     let (_, path) = rest.split(['?', '#']).next()?.split_once('/')?;

@@ -1,4 +1,4 @@
-//! Where each operation of the contract is carried out.
+//! The provider contract: each operation, and the function that does it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Where dead messages lie, and how they come back.
+//! Dead letters: redrive, purge, edit.
 
 use std::collections::HashSet;
 
@@ -14,15 +14,20 @@ use postrider_sql::stripes::{in_order, stripe};
 use crate::connection::{Session, at_once};
 use crate::error::busy;
 use crate::literal::{self, by_row, fill, optional};
-use crate::rows::{self, content_type_column, headers_column};
+use crate::rows::{self, columns, content_type_column, headers_column};
 use crate::send::{Expired, TRIES, dedup_holders, expired, lock_stripes, promote};
 use crate::sql::Sql;
 use crate::store::{Shared, ensure_queues};
 
-/// Upper bound of the ids or keys in one statement: what is longer than the server takes at once would be refused.
-const MOST_NAMED: usize = 1000;
+/// Upper bound of the ids or keys in one statement; a longer one could exceed the server's packet limit.
+const MAX_NAMED: usize = 1000;
 
-/// A dead letter, as a redrive or a purge sees it.
+columns! {
+    /// The columns of `select_dead.sql` and `select_dead_by_id.sql`.
+    DeadColumns { death, id, message_id, dedup_key, ordering_key, is_leased }
+}
+
+/// A dead letter, as far as a redrive or a purge needs it.
 #[derive(Debug)]
 struct Dead {
     death: i64,
@@ -34,30 +39,32 @@ struct Dead {
 }
 
 impl Dead {
-    fn read(row: &Row) -> Self {
-        Self {
-            death: rows::number(row, 0),
-            row: rows::number(row, 1),
-            id: rows::message_id(row, 2),
-            dedup_key: rows::optional_text(row, 3),
-            ordering_key: rows::optional_text(row, 4),
-            is_leased: rows::flag(row, 5),
-        }
+    fn read_all(rows: &[Row]) -> Vec<Self> {
+        let columns = DeadColumns::of(rows);
+        let read = |row: &Row| Self {
+            death: rows::number(row, columns.death),
+            row: rows::number(row, columns.id),
+            id: rows::message_id(row, columns.message_id),
+            dedup_key: rows::optional_text(row, columns.dedup_key),
+            ordering_key: rows::optional_text(row, columns.ordering_key),
+            is_leased: rows::flag(row, columns.is_leased),
+        };
+        rows.iter().map(read).collect()
     }
 }
 
 /// What a redrive will do with each dead letter.
 #[derive(Debug, Default)]
-struct Fates {
-    revived: Vec<Dead>,
+struct RedrivePlan {
+    redriven: Vec<Dead>,
     skipped: Vec<(MessageId, RedriveSkip)>,
-    /// Living messages that only seem to: they have expired, and hold a dedup key.
+    /// Expired messages that still hold a dedup key.
     expired: Vec<Expired>,
 }
 
 enum Redriven {
     Done(RedriveReport, Option<i64>),
-    /// Nothing was done: these must go first.
+    /// Nothing was done; dead-letter these first.
     After(Vec<Expired>),
 }
 
@@ -68,10 +75,10 @@ impl Shared {
         let reason = match &part.selection {
             DeadLetterSelection::Ids(ids) => {
                 let mut dead = Vec::new();
-                for ids in ids.chunks(MOST_NAMED) {
+                for ids in ids.chunks(MAX_NAMED) {
                     let ids = literal::list(ids.iter().map(|id| literal::id(*id)));
                     let look = fill(&sql.select_dead_by_id, &[("queue", &name), ("message_ids", &ids)]);
-                    dead.extend(session.query(look).await?.iter().flatten().map(Dead::read));
+                    dead.extend(Dead::read_all(&session.query(look).await?.concat()));
                 }
                 dead.sort_by_key(|dead: &Dead| dead.death);
                 dead.dedup_by_key(|dead| dead.death);
@@ -84,48 +91,53 @@ impl Shared {
         let reason = optional(reason, literal::text);
         let look = [("queue", name.as_str()), ("after", &after), ("reason", &reason), ("limit", &limit)];
         let found = session.query(fill(&sql.select_dead, &look)).await?.concat();
-        Ok(found.iter().map(Dead::read).collect())
+        Ok(Dead::read_all(&found))
     }
 
-    async fn fates(&self, session: &mut Session<'_>, chosen: Vec<Dead>, target: &QueueName) -> Result<Fates, Undone> {
+    async fn plan(
+        &self,
+        session: &mut Session<'_>,
+        chosen: Vec<Dead>,
+        target: &QueueName,
+    ) -> Result<RedrivePlan, Undone> {
         let keys: Vec<(&str, &str)> =
             chosen.iter().filter_map(|dead| Some((target.as_str(), dead.dedup_key.as_deref()?))).collect();
         let mut taken: HashSet<String> = HashSet::new();
-        let mut fates = Fates::default();
-        for keys in keys.chunks(MOST_NAMED) {
+        let mut plan = RedrivePlan::default();
+        for keys in keys.chunks(MAX_NAMED) {
             let look = dedup_holders(&session.sql().dedup_holders, keys);
             for row in &session.query(look).await?.concat() {
-                if rows::flag(row, 5) {
-                    fates.expired.push(expired(row));
+                if rows::flag(row, "has_expired") {
+                    plan.expired.push(expired(row));
                 } else {
-                    taken.insert(rows::text(row, 1));
+                    taken.insert(rows::text(row, "dedup_key"));
                 }
             }
         }
         for dead in chosen {
             if dead.is_leased {
-                fates.skipped.push((dead.id, RedriveSkip::Leased));
+                plan.skipped.push((dead.id, RedriveSkip::Leased));
             } else if dead.dedup_key.as_ref().is_some_and(|key| !taken.insert(key.clone())) {
-                fates.skipped.push((dead.id, RedriveSkip::DedupKeyTaken));
+                plan.skipped.push((dead.id, RedriveSkip::DedupKeyTaken));
             } else {
-                fates.revived.push(dead);
+                plan.redriven.push(dead);
             }
         }
-        Ok(fates)
+        Ok(plan)
     }
 
-    /// What a redrive would do.
+    /// Returns what a redrive would do.
     pub(crate) async fn rehearse(&self, part: &DeadPart, target: &QueueName) -> Result<RedriveReport, Undone> {
         let mut session = self.database.session("redrive", Deadline::default()).await?;
         session.begin(String::new()).await?;
         let chosen = self.select(&mut session, part).await?;
-        let fates = self.fates(&mut session, chosen, target).await?;
+        let plan = self.plan(&mut session, chosen, target).await?;
         session.rollback().await?;
-        let redriven = fates.revived.iter().map(|dead| dead.id).collect();
-        Ok(RedriveReport { redriven, skipped: fates.skipped })
+        let redriven = plan.redriven.iter().map(|dead| dead.id).collect();
+        Ok(RedriveReport { redriven, skipped: plan.skipped })
     }
 
-    /// Redrives a part of a selection. Answers what was done, and where the next part begins if there is one.
+    /// Redrives a part of a selection. Returns what was done and where the next part begins, if there is one.
     pub(crate) async fn redrive(
         &self,
         part: &DeadPart,
@@ -134,7 +146,7 @@ impl Shared {
         for _ in 0..TRIES {
             match persist(|| self.try_redrive(part, target)).await? {
                 Redriven::Done(report, next) => return Ok((report, next)),
-                Redriven::After(expired) => self.bury_expired(&expired).await?,
+                Redriven::After(expired) => self.dead_letter_expired(&expired).await?,
             }
         }
         Err(Undone::InTheWay(busy("redrive", "a message that has expired and has a dedup key of these")))
@@ -146,33 +158,33 @@ impl Shared {
         let mut chosen = self.select(&mut session, part).await?;
         let next = part.next(chosen.len(), chosen.last().map(|last| last.death));
         chosen.retain(|dead| !part.revived.contains(&dead.id));
-        let fates = self.fates(&mut session, chosen, target).await?;
-        if !fates.expired.is_empty() {
+        let plan = self.plan(&mut session, chosen, target).await?;
+        if !plan.expired.is_empty() {
             session.rollback().await?;
-            return Ok(Redriven::After(fates.expired));
+            return Ok(Redriven::After(plan.expired));
         }
-        let mut report = RedriveReport { redriven: Vec::new(), skipped: fates.skipped };
+        let mut report = RedriveReport { redriven: Vec::new(), skipped: plan.skipped };
         let mut steps = Vec::new();
-        if !fates.revived.is_empty() {
+        if !plan.redriven.is_empty() {
             let sql = session.sql();
-            let keys: Vec<&str> = fates.revived.iter().filter_map(|dead| dead.ordering_key.as_deref()).collect();
+            let keys: Vec<&str> = plan.redriven.iter().filter_map(|dead| dead.ordering_key.as_deref()).collect();
             let lock = lock_stripes(sql, &in_order(keys.iter().map(|key| stripe(target, key)).collect()));
             if !lock.is_empty() {
                 session.query(lock).await?;
             }
-            let ids = literal::list(fates.revived.iter().map(|dead| dead.row));
+            let ids = literal::list(plan.redriven.iter().map(|dead| dead.row));
             let free = session.query(fill(&sql.unleased_dead, &[("ids", &ids)])).await?.concat();
-            let free: HashSet<i64> = free.iter().map(|row| rows::number(row, 0)).collect();
+            let free: HashSet<i64> = free.iter().map(|row| rows::number(row, "id")).collect();
             let (revived, leased): (Vec<&Dead>, Vec<&Dead>) =
-                fates.revived.iter().partition(|dead| free.contains(&dead.row));
+                plan.redriven.iter().partition(|dead| free.contains(&dead.row));
             report.redriven.extend(revived.iter().map(|dead| dead.id));
-            // Somebody was faster.
+            // A concurrent claim leased them.
             report.skipped.extend(leased.iter().map(|dead| (dead.id, RedriveSkip::Leased)));
             let (ids, name) = (literal::list(free), literal::bytes(target.as_str().as_bytes()));
             let messages = revived.iter().map(|dead| (part.queue.as_str(), literal::id(dead.id)));
             let attempts = literal::attempts_of(messages);
             steps.push(ensure_queues(&sql.ensure_queue, [target]));
-            // It holds stripes, and somebody's open transaction may have a dedup key of these.
+            // Fails at once, because it holds stripes and an open transaction may hold one of the dedup keys.
             steps.push(at_once(fill(&sql.redrive, &[("queue", &name), ("ids", &ids)])));
             steps.push(fill(&sql.forget_dead, &[("ids", &ids)]));
             steps.push(fill(&sql.forget_attempts, &[("messages", &attempts)]));
@@ -185,7 +197,8 @@ impl Shared {
         Ok(Redriven::Done(report, next))
     }
 
-    /// Purges a part of a selection. Answers how many were, and where the next part begins if there is one.
+    /// Purges a part of a selection. Returns the number of purged messages and where the next part begins, if there is
+    /// one.
     pub(crate) async fn purge_dead(&self, part: &DeadPart) -> Result<(u64, Option<i64>), Undone> {
         persist(|| self.try_purge_dead(part)).await
     }
@@ -197,8 +210,8 @@ impl Shared {
         let sql = session.sql();
         let wanted = literal::list(chosen.iter().filter(|dead| !dead.is_leased).map(|dead| dead.row));
         let gone = session.query(fill(&sql.unleased_dead, &[("ids", &wanted)])).await?.concat();
-        let ids = literal::list(gone.iter().map(|row| rows::number(row, 0)));
-        let messages = gone.iter().map(|row| (part.queue.as_str(), literal::bytes(rows::bytes(row, 1))));
+        let ids = literal::list(gone.iter().map(|row| rows::number(row, "id")));
+        let messages = gone.iter().map(|row| (part.queue.as_str(), literal::bytes(rows::bytes(row, "message_id"))));
         let keep = match self.options.archive {
             ArchivePolicy::None => fill(&sql.forget_attempts, &[("messages", &literal::attempts_of(messages))]),
             ArchivePolicy::All | ArchivePolicy::Failed => fill(&sql.archive_dead, &[("ids", &ids)]),
@@ -224,8 +237,10 @@ impl Shared {
         let found = session.query(fill(&sql.dead_for_edit, &look)).await?.concat();
         let allowed = match found.first() {
             None => Err(MessagingError::MessageNotFound { queue: queue.dead_letters(), id }),
-            Some(row) if rows::flag(row, 1) => Err(MessagingError::MessageLeased { queue: queue.dead_letters(), id }),
-            Some(row) => check_edit(id, edit, row, &self.capabilities.limits).map(|()| rows::number(row, 0)),
+            Some(row) if rows::flag(row, "is_leased") => {
+                Err(MessagingError::MessageLeased { queue: queue.dead_letters(), id })
+            }
+            Some(row) => check_edit(id, edit, row, &self.capabilities.limits).map(|()| rows::number(row, "id")),
         };
         let row = match allowed {
             Ok(row) => row,
@@ -246,22 +261,22 @@ impl Shared {
     }
 }
 
-/// Whether the message would still be one that can be sent.
+/// Refuses an edit after which the message could not be sent.
 fn check_edit(
     id: MessageId,
     edit: &DeadLetterEdit,
     row: &Row,
     limits: &postrider_core::Limits,
 ) -> Result<(), MessagingError> {
-    let mut message = Message::new(rows::body(row, 2)).id(id);
-    // What is unreadable is not what is changed.
-    message.headers = serde_json::from_slice(rows::bytes(row, 3)).unwrap_or_default();
-    let content_type = rows::optional_text(row, 4).map(|name| ContentType::parse(&name));
+    let mut message = Message::new(rows::body(row, "payload")).id(id);
+    // Stored headers and types that cannot be parsed are not part of the edit.
+    message.headers = serde_json::from_slice(rows::bytes(row, "headers")).unwrap_or_default();
+    let content_type = rows::optional_text(row, "content_type").map(|name| ContentType::parse(&name));
     message.content_type = content_type.and_then(Result::ok).unwrap_or(ContentType::OCTET_STREAM);
     edit.apply_to(message, limits).map(|_| ())
 }
 
-/// Moves rows to the dead letters of their queues, each with its reason and its error. The caller has locked the rows and
+/// Returns the statements that dead-letter rows, each with its reason and error. The caller has locked the rows and
 /// holds the stripes of their keys, and promotes afterwards.
 pub(crate) fn end_lives(sql: &Sql, dead: &[(i64, String, Option<String>)]) -> Vec<String> {
     if dead.is_empty() {

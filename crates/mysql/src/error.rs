@@ -1,4 +1,4 @@
-//! What the server says, in words that tell what to do.
+//! Errors of the server, with what to do about them.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use postrider_sql::is_distrust;
 
 use crate::PROVIDER;
 
-/// Sorts a failure of the driver or the server.
+/// Classifies an error of the driver or the server.
 pub(crate) fn undone(operation: &'static str, phase: Phase, error: mysql_async::Error) -> Undone {
     let meaning = meaning(&error);
     let is_answer = matches!(&error, mysql_async::Error::Server(answer) if !is_end_of_session(answer.code));
-    let told = MessagingError::Provider {
+    let error = MessagingError::Provider {
         provider: PROVIDER,
         operation,
         source: Arc::new(SqlError { meaning: meaning.text, error }),
         retryable: meaning.blame.is_retryable(),
     };
-    Undone::sort(phase, is_answer, meaning.blame, told)
+    Undone::sort(phase, is_answer, meaning.blame, error)
 }
 
-/// A failure to be connected at all.
-pub(crate) fn cannot_connect(place: &str, error: mysql_async::Error) -> MessagingError {
+/// Returns the error of a failed connection.
+pub(crate) fn cannot_connect(address: &str, error: mysql_async::Error) -> MessagingError {
     let meaning = meaning(&error);
-    // A server that says why it lets nobody in is running, and it was found.
-    let is_told = meaning.blame == Blame::Server && matches!(error, mysql_async::Error::Server(_));
-    if is_told || meaning.blame == Blame::Setup {
+    // The server answered, so the address is right.
+    let is_answer = meaning.blame == Blame::Server && matches!(error, mysql_async::Error::Server(_));
+    if is_answer || meaning.blame == Blame::Setup {
         return MessagingError::Provider {
             provider: PROVIDER,
             operation: "connect",
@@ -34,11 +34,11 @@ pub(crate) fn cannot_connect(place: &str, error: mysql_async::Error) -> Messagin
             retryable: meaning.blame.is_retryable(),
         };
     }
-    let detail = format!("{place}: {}", text(&error));
+    let detail = format!("{address}: {}", text(&error));
     MessagingError::Connection { provider: PROVIDER, detail, source: Some(Arc::new(DriverError { error })) }
 }
 
-/// Whether the session can be used no more.
+/// Whether the session is unusable.
 pub(crate) fn is_broken(error: &mysql_async::Error) -> bool {
     match error {
         mysql_async::Error::Server(answer) => is_end_of_session(answer.code),
@@ -46,17 +46,17 @@ pub(crate) fn is_broken(error: &mysql_async::Error) -> bool {
     }
 }
 
-/// Whether there is such a key already.
+/// Whether the error is a duplicate key.
 pub(crate) fn is_duplicate(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Server(answer) if answer.code == 1062)
 }
 
-/// Whether a value was missing where there must be one.
+/// Whether the error is a null in a column that must not be null.
 pub(crate) fn is_null(error: &Undone) -> bool {
     refusal(error) == Some(1048)
 }
 
-/// Whether the server does not keep the statement prepared: it was not carried out.
+/// Whether the server no longer has the prepared statement: it was not run.
 pub(crate) fn is_unprepared(error: &Undone) -> bool {
     matches!(refusal(error), Some(1243 | 1461 | 1615))
 }
@@ -69,13 +69,13 @@ fn refusal(error: &Undone) -> Option<u16> {
     }
 }
 
-/// Somebody's transaction has what was asked for, and may have it for long.
+/// Returns the error for rows that another transaction has locked, possibly for long.
 pub(crate) fn busy(operation: &'static str, what: &'static str) -> MessagingError {
     MessagingError::Provider { provider: PROVIDER, operation, source: Arc::new(Busy { what }), retryable: true }
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("another transaction has changed {what} and is not over; try again")]
+#[error("another transaction has changed {what} and has not ended; try again")]
 struct Busy {
     what: &'static str,
 }
@@ -85,16 +85,16 @@ struct Meaning {
     blame: Blame,
 }
 
-/// The server shuts down, was told to end the session, or gave up on it.
+/// Whether the server shuts down, or has ended the session.
 fn is_end_of_session(code: u16) -> bool {
     matches!(code, 1053 | 1077..=1080 | 1152 | 1153..=1161 | 1184 | 1927 | 4031)
 }
 
 const ASKS_FOR_TLS: &str = match cfg!(feature = "tls") {
-    true => "the server takes encrypted connections only; write ssl-mode=REQUIRED in the URL",
+    true => "the server requires TLS; write ssl-mode=REQUIRED in the URL",
     false => {
-        "the server takes encrypted connections only, and this build lacks TLS; enable the feature 'tls' of the crate \
-         postrider, and write ssl-mode=REQUIRED in the URL"
+        "the server requires TLS, which this build lacks; enable the feature 'tls' of the crate postrider, and write \
+         ssl-mode=REQUIRED in the URL"
     }
 };
 
@@ -108,36 +108,34 @@ fn meaning(error: &mysql_async::Error) -> Meaning {
         }
         error if is_distrust(error) => {
             return of(
-                "the server's certificate is not trusted; name the host that it was made for, and with ssl-ca= the file \
-                 of the authority that signed it",
+                "the server's certificate is not trusted; use the host name that it was made for, and name with ssl-ca= the \
+                 file of the authority that signed it",
                 Blame::Setup,
             );
         }
-        _ => return of("the connection to the server failed; it is tried again by itself", Blame::Server),
+        _ => return of("the connection to the server failed; it is retried automatically", Blame::Server),
     };
     match code {
         1045 | 1698 | 1251 => of("the server does not accept this user or password; check the URL", Blame::Setup),
         3159 => of(ASKS_FOR_TLS, Blame::Setup),
-        1049 => of("the database does not exist; create it, or name another one in the URL", Blame::Setup),
+        1049 => of("the database does not exist; create it, or use another one in the URL", Blame::Setup),
         1044 | 1142 | 1143 | 1227 | 1370 => of(
             "the user lacks a right; let an owner run `postrider migrate` and grant the rest on the database",
             Blame::Setup,
         ),
-        1054 | 1146 => of("the tables are not what this program knows; apply `postrider migrate`", Blame::Setup),
-        // A dedup key that somebody else took between the look and the insert is one of these.
-        // So is a number of a row that a statement did not want to wait for (1467).
-        1062 | 1205 | 1213 | 1020 | 1467 | 3572 => of("another transaction was in the way; try again", Blame::Others),
-        1317 | 1969 | 3024 => of("it took too long and was given up; try again", Blame::Others),
+        1054 | 1146 => of("the tables do not match this program; run `postrider migrate`", Blame::Setup),
+        // Also a dedup key that another transaction took between the look and the insert (1062), and a row id that a
+        // statement did not wait for (1467).
+        1062 | 1205 | 1213 | 1020 | 1467 | 3572 => of("another transaction holds a lock; try again", Blame::Others),
+        1317 | 1969 | 3024 => of("it took too long and was canceled; try again", Blame::Others),
         1040 | 1203 | 1226 => of(
             "the server has no connection left; raise its max_connections or the user's share of them, or lower pool_size",
             Blame::Server,
         ),
         1021 | 1037 | 1038 | 1041 | 1114 | 1135 => {
-            of("the server is out of memory or disk; relieve it and try again", Blame::Server)
+            of("the server is out of memory or disk; free some and try again", Blame::Server)
         }
-        1290 | 1792 | 1836 => {
-            of("the server may only be read, as a replica is; name the primary in the URL", Blame::Server)
-        }
+        1290 | 1792 | 1836 => of("the server is read-only, as a replica is; use the primary in the URL", Blame::Server),
         1153 => of("it is larger than the server's max_allowed_packet; raise that, or send less at once", Blame::Row),
         code if is_end_of_session(code) => {
             of("the server is shutting down or ended the session; try again", Blame::Server)
@@ -146,7 +144,7 @@ fn meaning(error: &mysql_async::Error) -> Meaning {
     }
 }
 
-/// What the server said, with what it means.
+/// An error of the server, with its meaning.
 #[derive(Debug, thiserror::Error)]
 #[error("{meaning}: {}", text(error))]
 struct SqlError {
@@ -154,20 +152,19 @@ struct SqlError {
     error: mysql_async::Error,
 }
 
-/// What the driver said. The driver's own errors are not shown below it: each repeats those under it, and the kind of an
-/// error stands there twice.
+/// An error of the driver. Its sources are not shown: each repeats the texts below it.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", text(error))]
 struct DriverError {
     error: mysql_async::Error,
 }
 
-/// The driver's own text names only the kind of error; what the server said stands below it.
+/// Returns the text of an error: the server's message, or the lowest source of the driver's error.
 pub(crate) fn text(error: &mysql_async::Error) -> String {
     match error {
         mysql_async::Error::Server(answer) => format!("{} ({})", answer.message, answer.code),
         error => {
-            // Those above it repeat what it says.
+            // The errors above repeat its text.
             let mut lowest: &dyn std::error::Error = error;
             while let Some(source) = lowest.source() {
                 lowest = source;
@@ -182,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_asks_for_encryption_is_told_from_one_that_is_away() {
+    fn a_server_that_requires_tls_differs_from_one_that_is_away() {
         let answer = mysql_async::ServerError {
             code: 3159,
             message: "Connections using insecure transport are prohibited".into(),

@@ -1,4 +1,4 @@
-//! Where leases are extended, or given up by whoever dropped their messages.
+//! Extensions of leases, and the ends of leases whose messages were dropped.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use crate::literal::{self, by_row, fill, micros};
 use crate::store::Shared;
 
 impl Shared {
-    /// Sets the ends of leases. A row that somebody has locked is tried again for a moment, when the others are done.
+    /// Sets the ends of leases. Locked rows are retried for a moment after the others.
     pub(crate) async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<()>, Undone> {
         let tried = persist(|| self.try_extend(rows)).await?;
         let work = |again: Vec<ExtendRow>| async move { persist(|| self.try_extend(&again)).await };
@@ -23,12 +23,12 @@ impl Shared {
     async fn try_extend(&self, rows: &[ExtendRow]) -> Result<Tried, Undone> {
         let mut results: RowResults<()> = Vec::with_capacity(rows.len());
         let mut chosen: Vec<(usize, Lease, i64)> = Vec::new();
-        for (place, row) in rows.iter().enumerate() {
+        for (index, row) in rows.iter().enumerate() {
             match Lease::read(&row.receipt, PROVIDER) {
                 Ok(lease) => {
-                    // Of two extensions of one lease the later stands.
+                    // Of two extensions of one lease the later counts.
                     chosen.retain(|(_, other, _)| (other.row, other.token) != (lease.row, lease.token));
-                    chosen.push((place, lease, micros(row.extension)));
+                    chosen.push((index, lease, micros(row.extension)));
                     results.push(Ok(()));
                 }
                 Err(error) => results.push(Err(error)),
@@ -54,25 +54,25 @@ impl Shared {
         }
         let done: HashSet<(i64, i64)> = chosen.iter().map(|(_, lease, _)| (lease.row, lease.token)).collect();
         let (mut touched, mut busy) = (Vec::new(), Vec::new());
-        for (place, (row, result)) in rows.iter().zip(&mut results).enumerate() {
+        for (index, (row, result)) in rows.iter().zip(&mut results).enumerate() {
             if result.is_ok() {
                 let Ok(lease) = Lease::read(&row.receipt, PROVIDER) else { continue };
                 if done.contains(&(lease.row, lease.token)) {
                     note(&mut touched, row.receipt.queue());
                 } else if locked.get(&lease.row).is_some_and(|held| held.is_by(&lease)) {
-                    busy.push(place);
+                    busy.push(index);
                     *result = Err(row.receipt.taken());
                 } else {
                     *result = Err(row.receipt.expired());
                 }
             }
         }
-        // A lease may have become shorter. Only those of this process are told: the others look every now and then.
+        // A lease may have become shorter. Only this process is woken; others look at every poll interval.
         self.wakes.tell(&touched);
         Ok((results, busy))
     }
 
-    /// Messages were dropped unsettled: their leases end now, their deliveries stay counted.
+    /// Ends the leases of messages that were dropped unsettled. Their deliveries stay counted.
     pub(crate) async fn give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
         persist(|| self.try_give_up(receipts)).await
     }

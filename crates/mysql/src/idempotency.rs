@@ -1,4 +1,4 @@
-//! Records of work that was done, beside the queues in the same schema.
+//! Idempotency records, beside the queues in the same database.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::literal::{self, fill, micros};
 use crate::rows;
 use crate::store::Shared;
 
-/// So many records are forgotten in one transaction.
+/// Records removed in one transaction.
 const CHUNK: u64 = 1000;
 
 impl Shared {
@@ -30,15 +30,15 @@ impl Shared {
             let mut session = self.database.session("begin", deadline).await?;
             let found = session.run(format!("{begin};\n{find}")).await?.concat();
             let Some(row) = found.first() else { continue };
-            if rows::number(row, 2) == token.lease() {
+            if rows::number(row, "lease_token") == token.lease() {
                 return Ok(Begun::Fresh(token));
             }
-            match (rows::flag(row, 0), rows::number(row, 1)) {
+            match (rows::flag(row, "completed"), rows::number(row, "left_micros")) {
                 (true, _) => return Ok(Begun::Done),
                 (false, left) if left > 0 => {
                     return Ok(Begun::Busy { remaining: Duration::from_micros(left.unsigned_abs()) });
                 }
-                // It ran out between the two looks.
+                // The lease expired between the two statements.
                 (false, _) => {}
             }
         }
@@ -72,8 +72,8 @@ impl Shared {
         let (mut forgotten, age, limit) = (0, micros(older_than).to_string(), CHUNK.to_string());
         loop {
             let forget = fill(&self.database.sql.idempotency_forget, &[("age", &age), ("limit", &limit)]);
-            let rows = self.change("forget", deadline, format!("{forget};\nselect row_count()")).await?;
-            let chunk = rows.first().map_or(0, |row| rows::number(row, 0)).max(0).cast_unsigned();
+            let rows = self.change("forget", deadline, format!("{forget};\nselect row_count() as gone")).await?;
+            let chunk = rows.first().map_or(0, |row| rows::number(row, "gone")).max(0).cast_unsigned();
             forgotten += chunk;
             if chunk < CHUNK {
                 return Ok(forgotten);

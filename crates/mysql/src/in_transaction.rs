@@ -1,9 +1,9 @@
-//! Sends, acks and records of done work inside a transaction that the caller has open on the same server.
+//! Sends, acks and idempotency records inside a transaction of the caller on the same server.
 //!
-//! The caller's transaction may stay open for as long as it likes: what is sent with an ordering key, or acknowledged, is
-//! put in order by the next claim after the commit. Under `REPEATABLE READ`, which is the server's default, a locking read
-//! of what is not there locks the place where it would be, against everybody who adds something there. So whatever may be
-//! missing is looked for without locks, on a connection of the pool, and only what was seen is locked.
+//! The caller's transaction may stay open for any time: the next claim after the commit promotes the keys that it
+//! changed. Under `REPEATABLE READ`, the server's default, a locking read of a missing row locks the gap where it would
+//! be, against every insert there. So rows that may be missing are read without locks, on a connection of the pool, and
+//! only existing rows are locked.
 
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, Transaction};
@@ -25,10 +25,10 @@ use crate::send::{Expired, TRIES, UNCOMMITTED, dedup_holders, expired, send_valu
 use crate::store::{MysqlStore, Shared};
 
 impl MysqlStore {
-    /// Sends a message inside the caller's own transaction: it is there if and only if the caller's changes are.
+    /// Sends a message inside the caller's transaction: it exists if and only if the transaction commits.
     ///
-    /// The same rules hold as for any send. An error leaves the transaction as it was before the call, for the caller to
-    /// commit or to roll back, unless the server has rolled it back to resolve a deadlock.
+    /// The rules of every send hold. An error leaves the transaction as it was before the call, unless the server has
+    /// rolled it back to resolve a deadlock; the caller commits it or rolls it back.
     pub async fn send_in(
         &self,
         transaction: &mut Transaction<'_>,
@@ -65,11 +65,11 @@ impl MysqlStore {
         for _ in 0..TRIES {
             let mut steps = Vec::new();
             match self.holder(inside, queue, dedup_key.as_str()).await? {
-                Holder::Nobody => {}
+                Holder::None => {}
                 Holder::Living(id) => return Ok(id),
-                // Dead whatever becomes of the caller's transaction, which need not hold it for that.
+                // Dead-lettered in another transaction, whatever becomes of the caller's.
                 Holder::Expired(expired) => {
-                    self.shared.bury_expired(&[expired]).await.map_err(Undone::into_harmless)?;
+                    self.shared.dead_letter_expired(&[expired]).await.map_err(Undone::into_harmless)?;
                     continue;
                 }
                 Holder::OwnExpired((row, _, key)) => {
@@ -79,7 +79,7 @@ impl MysqlStore {
             }
             steps.extend(send.iter().cloned());
             match read_all(&mut *inside.transaction, steps.join(";\n")).await {
-                // Somebody was faster, and who that was can be seen now.
+                // Another transaction took the key, and its message is visible now.
                 Err(error) if is_duplicate(&error) => {
                     inside.query("rollback to savepoint postrider".to_owned()).await?;
                 }
@@ -89,7 +89,7 @@ impl MysqlStore {
         Err(crate::error::busy("send", "the message that has the dedup key"))
     }
 
-    /// Who has a dedup key, as a caller's transaction must take it: what others have committed, and what it did itself.
+    /// Returns the holder of a dedup key, as the caller's transaction sees it: committed changes, and its own.
     async fn holder(
         &self,
         inside: &mut Inside<'_, '_>,
@@ -101,24 +101,24 @@ impl MysqlStore {
         let mut answers = self.shared.look("send", both).await?.into_iter();
         let mut next = || answers.next().unwrap_or_default().into_iter().next();
         let (latest, committed) = (next(), next());
-        let number = |row: &Option<Row>| row.as_ref().map(|row| rows::number(row, 3));
+        let number = |row: &Option<Row>| row.as_ref().map(|row| rows::number(row, "id"));
         if let Some(row) = committed.as_ref().filter(|_| number(&latest) == number(&committed)) {
             return Ok(Holder::committed(row));
         }
         if latest.is_none() && committed.is_none() {
-            return Ok(Holder::Nobody);
+            return Ok(Holder::None);
         }
-        // Some transaction has added it or taken it away and is not over. If it is not this one, a send with the key has
-        // to wait for its end; one that takes it away leaves it alive until then.
+        // An open transaction has added or removed the holder. If it is not this one: a send with an added key must
+        // wait for its end, and a removed holder is live until then.
         let seen = inside.query(look).await?.concat().into_iter().next();
         Ok(match &seen {
             Some(row) if number(&seen) == number(&latest) => Holder::own(row),
             Some(row) if number(&seen) == number(&committed) => Holder::committed(row),
-            _ => Holder::Nobody,
+            _ => Holder::None,
         })
     }
 
-    /// Acknowledges a message inside the caller's own transaction: what its handler changed there and the ack are one.
+    /// Acks a message inside the caller's transaction, atomically with the changes of its handler.
     pub async fn ack_in(
         &self,
         transaction: &mut Transaction<'_>,
@@ -134,7 +134,7 @@ impl MysqlStore {
         let (sql, receipt) = (&self.shared.database.sql, &lease.receipt);
         let ids = lease.row.to_string();
         let is_held = |found: Answers| found.concat().first().map(Held::read).filter(|held| held.is_by(lease));
-        // Uncommitted too, so that what this transaction has acknowledged before is gone.
+        // Uncommitted changes too, so that a message that this transaction has acked before is gone.
         let look = format!("{UNCOMMITTED};\n{}", held(sql, &ids, ""));
         is_held(self.shared.look("ack", look).await?).ok_or_else(|| receipt.expired())?;
         let locked = inside.query(held(sql, &ids, "for update")).await?;
@@ -148,7 +148,7 @@ impl MysqlStore {
                 let message = [("queue", origin.as_str()), ("message_id", &literal::id(receipt.message_id()))];
                 let noted = self.shared.look("ack", fill(&sql.attempts, &message)).await?.concat();
                 if !noted.is_empty() {
-                    let noted = literal::list(noted.iter().map(|row| rows::number(row, 0)));
+                    let noted = literal::list(noted.iter().map(|row| rows::number(row, "attempt")));
                     let forget = fill(&fill(&sql.forget_some_attempts, &message), &[("attempts", &noted)]);
                     steps.push(forget);
                 }
@@ -165,10 +165,10 @@ impl MysqlStore {
         inside.query(steps.join(";\n")).await.map(drop)
     }
 
-    /// Writes down, inside the caller's own transaction, that work is done: what a handler changed there and the record
-    /// are one, and a worker that dies afterwards has its work neither lost nor done again.
+    /// Completes an idempotency record inside the caller's transaction, atomically with the changes of the handler: a
+    /// worker that dies afterwards neither loses the work nor repeats it.
     ///
-    /// When somebody else has begun the work since, it is an error: roll the transaction back, or the work is done twice.
+    /// Fails if another worker has begun the work since; roll the transaction back then, or the work is done twice.
     pub async fn complete_in(
         &self,
         transaction: &mut Transaction<'_>,
@@ -179,7 +179,7 @@ impl MysqlStore {
         let values = [("name", name.as_str()), ("lease", lease.as_str())];
         let text = format!("{};\n{}", fill(&sql.idempotency_held, &values), fill(&sql.idempotency_complete, &values));
         let found = self.shared.look("complete", fill(&sql.idempotency_find, &values)).await?.concat();
-        let mut is_held = found.first().is_some_and(|row| rows::number(row, 2) == token.lease());
+        let mut is_held = found.first().is_some_and(|row| rows::number(row, "lease_token") == token.lease());
         if is_held {
             let mut inside = Inside::begin("complete", transaction).await?;
             let held = inside.query(text).await.map(|answers| !answers.concat().is_empty());
@@ -189,41 +189,49 @@ impl MysqlStore {
             true => Ok(()),
             false => Err(MessagingError::invalid(
                 "idempotency token",
-                format!("the lease has run out and somebody else has begun '{}' since; roll back", token.key()),
+                format!("its lease has expired and another worker has begun '{}'; roll back", token.key()),
             )),
         }
     }
 }
 
-/// Who has a dedup key.
+/// The holder of a dedup key.
 enum Holder {
-    Nobody,
+    None,
     Living(MessageId),
-    /// It only seems to live.
+    /// An expired message.
     Expired(Expired),
-    /// The same, but nobody except the caller's transaction knows of it.
+    /// An expired message that only the caller's transaction sees.
     OwnExpired(Expired),
 }
 
 impl Holder {
     fn committed(row: &Row) -> Self {
-        if rows::flag(row, 5) { Self::Expired(expired(row)) } else { Self::Living(rows::message_id(row, 2)) }
+        if rows::flag(row, "has_expired") {
+            Self::Expired(expired(row))
+        } else {
+            Self::Living(rows::message_id(row, "message_id"))
+        }
     }
 
     fn own(row: &Row) -> Self {
-        if rows::flag(row, 5) { Self::OwnExpired(expired(row)) } else { Self::Living(rows::message_id(row, 2)) }
+        if rows::flag(row, "has_expired") {
+            Self::OwnExpired(expired(row))
+        } else {
+            Self::Living(rows::message_id(row, "message_id"))
+        }
     }
 }
 
 impl Shared {
-    /// Looks at things on a connection of the pool.
+    /// Reads on a connection of the pool.
     async fn look(&self, operation: &'static str, text: String) -> Result<Answers, MessagingError> {
         let mut session = self.database.session(operation, Deadline::default()).await?;
         session.ask(text).await.map_err(Undone::into_harmless)
     }
 }
 
-/// A part of a caller's transaction that is done whole or not at all.
+/// A savepoint in a caller's transaction.
 struct Inside<'t, 'c> {
     transaction: &'t mut Transaction<'c>,
     operation: &'static str,
@@ -250,7 +258,7 @@ impl<'t, 'c> Inside<'t, 'c> {
             true => "release savepoint postrider",
             false => "rollback to savepoint postrider; release savepoint postrider",
         };
-        // When the server has ended the whole transaction by itself there is nothing left to take back.
+        // If the server has ended the whole transaction there is nothing to roll back.
         let ended = self.transaction.query_drop(end).await;
         let value = result?;
         ended.map_err(|error| undone(self.operation, Phase::BeforeCommit, error).into_harmless())?;

@@ -1,4 +1,4 @@
-//! Leases: what a receipt says of one, what the row says of it now, and rows that others have locked.
+//! Leases: as a receipt names them, as the rows have them now, and locked rows.
 
 use std::collections::HashMap;
 
@@ -9,15 +9,20 @@ use postrider_sql::Lease;
 
 use crate::connection::{PAUSES, Session};
 use crate::literal::{self, fill};
-use crate::rows;
+use crate::rows::{self, columns};
 use crate::sql::Sql;
 
-/// Asks who has rows leased, and locks them or not.
+/// Returns the statement that reads the leases of rows, with or without a lock.
 pub(crate) fn held(sql: &Sql, ids: &str, lock: &str) -> String {
     fill(&sql.held, &[("ids", ids), ("lock", lock)])
 }
 
-/// A row as it is now.
+columns! {
+    /// The columns of `held.sql`.
+    HeldColumns { id, lease_token, message_id, queue, is_valid, ordering_key, attempts_count }
+}
+
+/// The lease of a row, as read.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) token: Option<i64>,
@@ -30,22 +35,27 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn read(row: &Row) -> Self {
+        Self::read_by(row, HeldColumns::of(std::slice::from_ref(row)))
+    }
+
+    fn read_by(row: &Row, columns: HeldColumns) -> Self {
         Self {
-            token: rows::optional_number(row, 1),
-            id: rows::message_id(row, 2),
-            queue: rows::text(row, 3),
-            is_valid: rows::flag(row, 4),
-            ordering_key: rows::optional_text(row, 5),
-            attempts_count: rows::number(row, 6),
+            token: rows::optional_number(row, columns.lease_token),
+            id: rows::message_id(row, columns.message_id),
+            queue: rows::text(row, columns.queue),
+            is_valid: rows::flag(row, columns.is_valid),
+            ordering_key: rows::optional_text(row, columns.ordering_key),
+            attempts_count: rows::number(row, columns.attempts_count),
         }
     }
 
-    /// By the rows' numbers.
+    /// Returns the leases by the ids of their rows.
     pub(crate) fn by_row(found: &[Row]) -> HashMap<i64, Self> {
-        found.iter().map(|row| (rows::number(row, 0), Self::read(row))).collect()
+        let columns = HeldColumns::of(found);
+        found.iter().map(|row| (rows::number(row, columns.id), Self::read_by(row, columns))).collect()
     }
 
-    /// Whether a lease is the one that the row has, and still valid.
+    /// Whether this is the valid lease of a receipt.
     pub(crate) fn is_by(&self, lease: &Lease) -> bool {
         self.is_valid
             && self.token == Some(lease.token)
@@ -54,7 +64,7 @@ impl Held {
     }
 }
 
-/// Those of the rows that were not taken because somebody else has locked them, as they were before that.
+/// Returns the leases of rows that were not taken because other transactions have locked them.
 pub(crate) async fn locked(
     session: &mut Session<'_>,
     wanted: impl Iterator<Item = i64>,
@@ -68,10 +78,10 @@ pub(crate) async fn locked(
     Ok(Held::by_row(&session.query(look).await?.concat()))
 }
 
-/// What a try came to, and the places of those whose rows others had locked.
+/// The results of a try, and the indexes of locked rows.
 pub(crate) type Tried = (RowResults<()>, Vec<usize>);
 
-/// Tries those again for a moment whose rows others had locked.
+/// Retries locked rows a few times.
 pub(crate) async fn try_busy_again<R: Clone, F>(
     operation: &'static str,
     rows: &[R],
@@ -87,22 +97,22 @@ where
             break;
         }
         tokio::time::sleep(pause).await;
-        let again: Vec<R> = busy.iter().map(|place| rows[*place].clone()).collect();
+        let again: Vec<R> = busy.iter().map(|index| rows[*index].clone()).collect();
         let (answers, still) = match work(again).await {
             Ok(tried) => tried,
             Err(error) => {
-                let id = |place: &usize| receipt(&rows[*place]).message_id();
-                let told = |place| Err(error.clone().into_error(operation, vec![id(place)]));
-                (busy.iter().map(told).collect(), Vec::new())
+                let id = |index: &usize| receipt(&rows[*index]).message_id();
+                let failed = |index| Err(error.clone().into_error(operation, vec![id(index)]));
+                (busy.iter().map(failed).collect(), Vec::new())
             }
         };
-        busy.iter().zip(answers).for_each(|(place, answer)| results[*place] = answer);
-        busy = still.into_iter().map(|place| busy[place]).collect();
+        busy.iter().zip(answers).for_each(|(index, answer)| results[*index] = answer);
+        busy = still.into_iter().map(|index| busy[index]).collect();
     }
     results
 }
 
-/// Adds a queue to a list that names each once.
+/// Adds a queue to a list without duplicates.
 pub(crate) fn note(queues: &mut Vec<QueueName>, queue: &QueueName) {
     if !queues.contains(queue) {
         queues.push(queue.clone());
@@ -123,7 +133,7 @@ mod tests {
         ReceiptHandle::new(PROVIDER, queue, MessageId::generate(), LeaseToken(7), NativeRef::Row(row))
     }
 
-    /// Tries three rows of which the first and the last are busy, and these again with what `work` answers.
+    /// Tries three rows of which the first and the last are locked, and retries these with the result of `work`.
     async fn tried(mut work: impl FnMut(usize) -> Result<Tried, Undone>) -> (RowResults<()>, usize) {
         let rows: Vec<ReceiptHandle> = (1..4).map(receipt).collect();
         let first = (vec![Err(rows[0].taken()), Ok(()), Err(rows[2].taken())], vec![0, 2]);
@@ -139,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rows_that_stay_busy_are_tried_so_often_and_no_other_with_them() {
+    async fn locked_rows_are_retried_a_few_times_without_the_others() {
         let busy = |count: usize| {
             let leased = || Err(receipt(9).taken());
             Ok(((0..count).map(|_| leased()).collect(), (0..count).collect()))
@@ -150,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_answer_comes_to_its_own_row() {
+    async fn each_result_belongs_to_its_own_row() {
         let mut sizes = Vec::new();
         let (results, tries) = tried(|count| {
             sizes.push(count);
@@ -166,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lost_answer_is_that_of_the_busy_rows_alone() {
+    async fn a_lost_answer_concerns_only_the_retried_rows() {
         let lost = |_| Err(Undone::Unknown(MessagingError::Closed { provider: PROVIDER }));
         let (results, tries) = tried(lost).await;
         assert_eq!(tries, 1);

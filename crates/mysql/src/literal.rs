@@ -1,8 +1,8 @@
-//! Values as the statements take them.
+//! Values as literals of statements.
 //!
-//! Statements are sent as texts and not prepared, so that all that belongs to a step of a transaction goes out in one
-//! round trip, with as many rows as there are. Every text and every byte is written in hexadecimal digits: there is
-//! nothing to escape, whatever mode the server is in.
+//! Statements are sent as text and not prepared, so that all statements of a step of a transaction share one round
+//! trip, with any number of rows. Texts and bytes are written in hexadecimal, so nothing has to be escaped, whatever
+//! the server's mode.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use postrider_core::{DEAD_LETTER_SUFFIX, MessageId, Timestamp};
 
-/// The last microsecond that the server can hold.
+/// The server's latest time, in microseconds.
 const LATEST: i64 = 253_402_300_799_999_999;
 
-/// Bytes, and the names and keys that are compared as such.
+/// Returns bytes, or a name or key, which are compared as bytes.
 pub(crate) fn bytes(value: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut literal = String::with_capacity(value.len() * 2 + 3);
@@ -26,12 +26,12 @@ pub(crate) fn bytes(value: &[u8]) -> String {
     literal
 }
 
-/// A text for people.
+/// Returns a text with a character set.
 pub(crate) fn text(value: &str) -> String {
     format!("_utf8mb4 {}", bytes(value.as_bytes()))
 }
 
-/// A value that may be missing.
+/// Returns a value, or null.
 pub(crate) fn optional<T>(value: Option<T>, literal: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "null".to_owned(), literal)
 }
@@ -40,30 +40,30 @@ pub(crate) fn id(id: MessageId) -> String {
     bytes(id.as_uuid().as_bytes())
 }
 
-/// A time. What the server cannot hold is as near to it as it gets.
+/// Returns a time, clamped to the server's range.
 pub(crate) fn time(time: Timestamp) -> String {
     format!("('1970-01-01' + interval {} microsecond)", time.as_micros().clamp(0, LATEST))
 }
 
-/// What lies between the values of `in (…)`. No values are those that equal nothing.
+/// Returns the values of `in (…)`. Without values it is null, which equals nothing.
 pub(crate) fn list(values: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
     let mut list = String::new();
     for value in values {
         let separator = if list.is_empty() { "" } else { ", " };
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(list, "{separator}{value}");
     }
     if list.is_empty() { "null".to_owned() } else { list }
 }
 
-/// Rows by a list of their numbers. Every queue has a name; without a word about some other column MariaDB removes rows by
-/// walking the table when the list names most of it, whatever index it was told to use.
+/// Returns a condition for rows by a list of ids. Without a condition on another column MariaDB removes rows by a full
+/// table scan if the list names most of the table, whatever the index hint. Every queue has a name.
 pub(crate) fn these(ids: &str) -> String {
     format!("id in ({ids}) and queue <> ''")
 }
 
-/// Failed attempts by the queues and the ids of their messages, which are literals. Dead letters have those of the queue
-/// that they died in.
+/// Returns a condition for failed attempts by the queues and the literal ids of their messages. Attempts of dead
+/// letters have the queue in which they died.
 pub(crate) fn attempts_of<'m>(messages: impl IntoIterator<Item = (&'m str, String)>) -> String {
     let mut by_queue = BTreeMap::<&str, Vec<String>>::new();
     for (queue, id) in messages {
@@ -77,7 +77,7 @@ pub(crate) fn attempts_of<'m>(messages: impl IntoIterator<Item = (&'m str, Strin
     if parts.is_empty() { "a.queue is null".to_owned() } else { parts.join(" or ") }
 }
 
-/// A value that depends on the row.
+/// Returns a value that depends on the row.
 pub(crate) fn by_row(values: &[(i64, String)]) -> String {
     match values {
         [] => "null".to_owned(),
@@ -89,12 +89,12 @@ pub(crate) fn by_row(values: &[(i64, String)]) -> String {
     }
 }
 
-/// A duration in microseconds. Core allows none that does not fit.
+/// Returns a duration in microseconds. Core refuses durations that do not fit.
 pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX)
 }
 
-/// A statement whose names, each after a colon, are replaced by literals. What was put in is not looked at again.
+/// Returns a statement whose `:names` are replaced by literals. Inserted literals are not scanned again.
 pub(crate) fn fill(statement: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(statement.len());
     let mut rest = statement;

@@ -1,4 +1,4 @@
-//! What people and tools see of a queue.
+//! Read access to queues: listings, statistics, peek, attempts.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use postrider_core::{
 use postrider_provider::Undone;
 
 use crate::literal::{self, fill, optional};
-use crate::rows::{self, Label};
+use crate::rows::{self, DeadLetterColumns, Label, LabelColumns, columns};
 use crate::store::Shared;
 
-/// A queue with fewer messages is gone through by its index; a longer one is met soon enough when the table is walked.
+/// Below this count a queue is read by its index; above it, by row number until the page is full.
 const SHORT: i64 = 10_000;
 
 impl Shared {
-    /// One statement that changes something by itself.
+    /// Runs a single statement that writes.
     pub(crate) async fn change(
         &self,
         operation: &'static str,
@@ -29,7 +29,7 @@ impl Shared {
         Ok(session.change(statement).await?.concat())
     }
 
-    /// One statement that changes nothing.
+    /// Runs a single statement that only reads.
     pub(crate) async fn ask(
         &self,
         operation: &'static str,
@@ -42,28 +42,29 @@ impl Shared {
 
     pub(crate) async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, Undone> {
         let rows = self.ask("list queues", deadline, self.database.sql.list_queues.clone()).await?;
-        // A name that is none was not written by us.
-        Ok(rows.iter().filter_map(|row| QueueName::new(rows::text(row, 0)).ok()).collect())
+        // Skip names that are invalid: another program wrote them.
+        Ok(rows.iter().filter_map(|row| QueueName::new(rows::text(row, "name")).ok()).collect())
     }
 
     pub(crate) async fn stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, Undone> {
         let name = literal::bytes(queue.as_str().as_bytes());
         let found = self.ask("stats", deadline, fill(&self.database.sql.stats, &[("queue", &name)])).await?;
-        let count = |column: usize| found.first().map_or(0, |row| rows::number(row, column)).max(0).cast_unsigned();
-        let oldest = found.first().and_then(|row| rows::optional_number(row, 4));
+        let row = found.first();
+        let count = |column| row.map_or(0, |row| rows::number(row, column)).max(0).cast_unsigned();
+        let oldest = row.and_then(|row| rows::optional_number(row, "oldest_micros"));
         let oldest = oldest.map(|micros| Duration::from_micros(micros.max(0).cast_unsigned()));
         Ok(QueueStats {
             queue: queue.clone(),
-            ready: Measured::Exact(count(0)),
-            in_flight: Measured::Exact(count(1)),
-            delayed: Measured::Exact(count(2)),
-            dead: Measured::Exact(count(3)),
+            ready: Measured::Exact(count("ready")),
+            in_flight: Measured::Exact(count("in_flight")),
+            delayed: Measured::Exact(count("delayed_count")),
+            dead: Measured::Exact(count("dead")),
             oldest_age: Measured::Exact(oldest),
-            paused: found.first().is_some_and(|row| rows::flag(row, 5)),
+            paused: row.is_some_and(|row| rows::flag(row, "is_paused")),
         })
     }
 
-    /// The messages behind a row, with the numbers of theirs.
+    /// Returns messages after a row, with their row numbers.
     pub(crate) async fn peek(
         &self,
         queue: &QueueName,
@@ -79,10 +80,11 @@ impl Shared {
         let (after, limit) = (after.to_string(), limit.to_string());
         let values = [("queue", name.as_str()), ("after", after.as_str()), ("limit", limit.as_str())];
         let rows = self.ask("peek", deadline, fill(statement, &values)).await?;
-        Ok(rows.iter().map(|row| (rows::number(row, 14), peeked(row))).collect())
+        let (label, columns) = (LabelColumns::of(&rows), PeekColumns::of(&rows));
+        Ok(rows.iter().map(|row| (rows::number(row, columns.id), peeked(row, label, columns))).collect())
     }
 
-    /// The failed attempts that are kept of a message that lives in the queue or is among its dead letters, oldest first.
+    /// Returns the kept failed attempts of a message in the queue or its dead letters, oldest first.
     pub(crate) async fn attempts(
         &self,
         queue: &QueueName,
@@ -97,19 +99,19 @@ impl Shared {
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        // Looked for last, because there is no index for the living. What is archived has its attempts too, and is not
-        // there.
+        // Checked last, because live messages have no index by id. Archived messages have attempts too, and none are
+        // returned for them.
         let dead = self.ask(READ, deadline, fill(&sql.is_dead, &values[..2])).await?;
-        let is_dead = dead.first().is_some_and(|row| rows::flag(row, 0));
+        let is_dead = dead.first().is_some_and(|row| rows::flag(row, "is_dead"));
         if !is_dead && self.ask(READ, deadline, fill(&sql.find_by_id, &values[..2])).await?.is_empty() {
             return Ok(Vec::new());
         }
         let read = |row: &Row| MessageAttempt {
-            attempt: rows::count(row, 0),
-            started_at: rows::optional_time(row, 1),
-            failed_at: rows::time(row, 2),
-            worker: rows::optional_text(row, 3),
-            error: rows::optional_text(row, 4),
+            attempt: rows::count(row, "attempt"),
+            started_at: rows::optional_time(row, "started_at"),
+            failed_at: rows::time(row, "failed_at"),
+            worker: rows::optional_text(row, "worker"),
+            error: rows::optional_text(row, "error"),
         };
         Ok(found.iter().rev().map(read).collect())
     }
@@ -126,7 +128,7 @@ impl Shared {
         let values = [("queue", name.as_str()), ("reason", reason.as_str()), ("error", error.as_str())];
         let find = fill(&self.database.sql.find_dead_letters, &values);
         let found = self.ask("find dead letters", deadline, find).await?;
-        Ok(found.iter().map(|row| rows::message_id(row, 0)).collect())
+        Ok(found.iter().map(|row| rows::message_id(row, "message_id")).collect())
     }
 
     pub(crate) async fn list_dead(
@@ -140,10 +142,10 @@ impl Shared {
         query.check()?;
         let after: i64 = match &query.after {
             None => 0,
-            Some(cursor) => cursor
-                .0
-                .parse()
-                .map_err(|_| MessagingError::invalid("cursor", format!("'{}' ends no page", cursor.0)))?,
+            Some(cursor) => cursor.0.parse().map_err(|_| {
+                let why = format!("'{}' is not a cursor; pass `next` of the previous page", cursor.0);
+                MessagingError::invalid("cursor", why)
+            })?,
         };
         let (sql, origin) = (&self.database.sql, queue.origin());
         let name = literal::bytes(origin.as_str().as_bytes());
@@ -166,7 +168,9 @@ impl Shared {
             }
         };
         let rows = self.ask(LIST, deadline, statement).await?;
-        let mut letters: Vec<(i64, DeadLetter)> = rows.iter().map(|row| rows::dead_letter(row, &origin)).collect();
+        let (label, columns) = (LabelColumns::of(&rows), DeadLetterColumns::of(&rows));
+        let mut letters: Vec<(i64, DeadLetter)> =
+            rows.iter().map(|row| rows::dead_letter(row, &origin, label, columns)).collect();
         let has_more = letters.len() > query.limit;
         letters.truncate(query.limit);
         let last = letters.last().map_or(after, |(death, _)| *death);
@@ -177,27 +181,37 @@ impl Shared {
     }
 }
 
-fn peeked(row: &Row) -> PeekedMessage {
-    let (is_retryable, is_leased, is_not_due): (bool, bool, bool) =
-        (rows::flag(row, 6), rows::flag(row, 7), rows::flag(row, 13));
+columns! {
+    /// The columns of `peek.sql` and `peek_long.sql`, but for the label's.
+    PeekColumns {
+        payload, is_retryable, is_leased, is_not_due, deliveries_count, attempts_count, created_at, due, last_error, id,
+    }
+}
+
+fn peeked(row: &Row, label: LabelColumns, columns: PeekColumns) -> PeekedMessage {
+    let (is_retryable, is_leased, is_not_due): (bool, bool, bool) = (
+        rows::flag(row, columns.is_retryable),
+        rows::flag(row, columns.is_leased),
+        rows::flag(row, columns.is_not_due),
+    );
     let state = match (is_leased, is_not_due, is_retryable) {
         (true, true, _) => LiveState::Processing,
         (false, _, true) => LiveState::Retryable,
         _ => LiveState::Pending,
     };
-    let label = Label::read_leniently(row, [0, 2, 3, 4, 5]);
+    let label = Label::read_leniently(row, label);
     PeekedMessage {
         id: label.id,
-        body: rows::body(row, 1),
+        body: rows::body(row, columns.payload),
         content_type: label.content_type,
         headers: label.headers,
         ordering_key: label.ordering_key,
         priority: label.priority,
         state,
-        deliveries_count: rows::count(row, 8),
-        attempts_count: rows::count(row, 9),
-        enqueued_at: rows::time(row, 10),
-        next_attempt_at: rows::time(row, 11),
-        last_error: rows::optional_text(row, 12),
+        deliveries_count: rows::count(row, columns.deliveries_count),
+        attempts_count: rows::count(row, columns.attempts_count),
+        enqueued_at: rows::time(row, columns.created_at),
+        next_attempt_at: rows::time(row, columns.due),
+        last_error: rows::optional_text(row, columns.last_error),
     }
 }

@@ -1,9 +1,9 @@
-//! The schema, step by step.
+//! Migrations of the schema.
 //!
-//! A step names the oldest program that can still work with it: a program before it uses a newer schema when all newer
-//! steps allow it, so that programs of two versions can run side by side during an upgrade. Any number of processes may
-//! apply them at once: a named lock lets one go first, and the others find nothing to do. The server commits every
-//! change of a table at once, so each statement of a step can be carried out again after a step that was cut off.
+//! A migration names the oldest program that can work with it: an older program accepts a newer schema if all newer
+//! migrations allow it, so programs of two versions can run side by side during an upgrade. Any number of processes may
+//! migrate at once: a named lock admits one, and the others find nothing to do. The server commits each change of a
+//! table at once, so each statement can run again after an interrupted migration.
 
 use std::sync::Arc;
 
@@ -17,21 +17,21 @@ use crate::literal;
 use crate::rows;
 use crate::sql::Schema;
 
-/// The oldest servers that are known to have everything that is used.
+/// The oldest supported servers.
 const OLDEST_MARIADB: (u32, u32) = (10, 6);
 const OLDEST_MYSQL: (u32, u32) = (8, 0);
 
-/// How many seconds a process waits for another that applies migrations.
+/// Time limit, in seconds, to wait for another process that migrates.
 const LOCK_PATIENCE: u32 = 25;
 
-/// A step of the schema.
+/// A migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migration {
-    /// Its number; steps are applied in this order.
+    /// Its number; migrations are applied in this order.
     pub version: i64,
     /// Its name.
     pub name: &'static str,
-    /// What it does, with the database's name in it.
+    /// Its SQL, with the name of the database.
     pub sql: String,
     /// The schema version of the oldest program that can work with the database afterwards.
     pub works_since: i64,
@@ -68,13 +68,13 @@ const ALL: &[Known] = &[
 
 const KNOWN: i64 = ALL[ALL.len() - 1].version;
 
-/// Why a database cannot be used as it is.
+/// Why a database cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SchemaError {
-    #[error("the server is {found}, and MariaDB 10.6 and MySQL 8.0 are the oldest that will do; use a newer server")]
+    #[error("the server is {found}; MariaDB 10.6 or MySQL 8.0, or newer, is required")]
     OldServer { found: String },
     #[error(
-        "database '{schema}' has schema version {found} and this program knows version {known}; use a newer program, or \
+        "database '{schema}' has schema version {found} and this program supports version {known}; use a newer program, or \
          another database"
     )]
     TooNew { schema: String, found: i64, known: i64 },
@@ -82,9 +82,9 @@ pub(crate) enum SchemaError {
         "database '{schema}' lacks the migrations {missing} and auto_migrate is off; apply them with `postrider migrate`"
     )]
     NeedsMigration { schema: String, missing: String },
-    #[error("database '{schema}' has tables of another program; name another database")]
+    #[error("database '{schema}' has tables of another program; use another database")]
     Foreign { schema: String },
-    #[error("another process has been migrating database '{schema}' for long; try again when it is done")]
+    #[error("another process is still migrating database '{schema}'; try again when it is done")]
     Busy { schema: String },
 }
 
@@ -95,7 +95,7 @@ impl SchemaError {
     }
 }
 
-/// Every step that this program knows.
+/// Returns every migration that this program knows.
 pub(crate) fn all(schema: &Schema) -> Vec<Migration> {
     let step = |known: &Known| Migration {
         version: known.version,
@@ -106,15 +106,15 @@ pub(crate) fn all(schema: &Schema) -> Vec<Migration> {
     ALL.iter().map(step).collect()
 }
 
-/// An index that the steps make.
+/// An index of a migration.
 pub(crate) struct Index {
     pub(crate) table: String,
     pub(crate) name: String,
-    /// What stands in the table's definition.
+    /// Its definition in the table's statement.
     pub(crate) definition: String,
 }
 
-/// Every index that the steps make inside a table's definition.
+/// Returns every index in the table statements of the migrations.
 pub(crate) fn indexes(schema: &Schema) -> Vec<Index> {
     let (mut found, mut table) = (Vec::new(), String::new());
     let owner = format!("create table if not exists {}.", schema.quoted());
@@ -133,7 +133,7 @@ pub(crate) fn indexes(schema: &Schema) -> Vec<Index> {
     found
 }
 
-/// A step as an operator could run it too, with the record that it was.
+/// Returns the script of a migration, which an operator could run too, with its record.
 fn script(schema: &Schema, known: &Known) -> String {
     let (version, name, works_since) = (known.version, known.name, known.works_since);
     let before = if version == 1 { CREATE_RECORD.replace("{schema}", &schema.quoted()) } else { String::new() };
@@ -146,7 +146,8 @@ fn script(schema: &Schema, known: &Known) -> String {
     format!("{before}{sql}\n{record}")
 }
 
-/// The steps that a database lacks. Refuses a server that is too old and a schema that is too new or not ours.
+/// Returns the migrations that a database lacks. Refuses a server that is too old and a schema that is too new or
+/// foreign.
 pub(crate) async fn pending(
     database: &Database,
     operation: &'static str,
@@ -156,26 +157,26 @@ pub(crate) async fn pending(
     missing(&mut session, database, operation).await.map_err(Undone::into_harmless)
 }
 
-/// Applies what is missing, and answers what it was.
+/// Applies the missing migrations. Returns them.
 pub(crate) async fn apply(
     database: &Database,
     operation: &'static str,
     deadline: Deadline,
 ) -> Result<Vec<Migration>, MessagingError> {
-    // Nobody needs the lock to open a database that lacks nothing.
+    // Without the lock: most databases lack nothing.
     if pending(database, operation, deadline).await?.is_empty() {
         return Ok(Vec::new());
     }
     let mut session = database.session(operation, deadline).await?;
-    // A name of at most 64 characters, the same in every process.
+    // At most 64 characters, the same in every process.
     let lock = format!("'postrider_{:016x}'", fnv1a(database.schema.name().as_bytes()));
     let apply = async {
-        let got = session.ask(format!("select get_lock({lock}, {LOCK_PATIENCE})")).await?.concat();
-        if !got.first().is_some_and(|row| rows::flag(row, 0)) {
+        let got = session.ask(format!("select get_lock({lock}, {LOCK_PATIENCE}) as is_locked")).await?.concat();
+        if !got.first().is_some_and(|row| rows::flag(row, "is_locked")) {
             let schema = database.schema.name().to_owned();
             return Err(Undone::NotDone(SchemaError::Busy { schema }.into_error(operation)));
         }
-        // Looked at again under the lock: another process may have been faster.
+        // Read again under the lock: another process may have migrated.
         let steps = missing(&mut session, database, operation).await?;
         for step in &steps {
             session.change(step.sql.clone()).await?;
@@ -185,14 +186,14 @@ pub(crate) async fn apply(
     };
     let applied = apply.await;
     if applied.is_err() {
-        // The lock ends with the connection, if it was got at all.
+        // The lock, if it was taken, ends with the connection.
         session.abandon();
     }
     applied.map_err(|error| error.into_error(operation, Vec::new()))
 }
 
 const CREATE_RECORD: &str = "\
--- What was applied. A step names the schema version of the oldest program that can work with the database afterwards.
+-- Applied migrations. Each names the schema version of the oldest program that can work with the database afterwards.
 create table if not exists {schema}.postrider_migration (
   version bigint not null primary key,
   name varchar(255) character set utf8mb4 not null,
@@ -210,18 +211,20 @@ async fn missing(
     let refused = |error: SchemaError| Undone::NotDone(error.into_error(operation));
     let schema = database.schema.name();
     let look = format!(
-        "select version();\n\
-         select coalesce(sum(table_name = 'postrider_migration'), 0), coalesce(sum(table_name = 'message'), 0) \
+        "select version() as version;\n\
+         select coalesce(sum(table_name = 'postrider_migration'), 0) as is_ours, \
+         coalesce(sum(table_name = 'message'), 0) as has_messages \
          from information_schema.tables where table_schema = {}",
         literal::text(schema)
     );
     let found = session.ask(look).await?.concat();
-    if let Some(version) = found.first().map(|row| rows::text(row, 0))
+    if let Some(version) = found.first().map(|row| rows::text(row, "version"))
         && !is_new_enough(&version)
     {
         return Err(refused(SchemaError::OldServer { found: version }));
     }
-    let (is_ours, has_messages) = found.get(1).map_or((false, false), |row| (rows::flag(row, 0), rows::flag(row, 1)));
+    let (is_ours, has_messages) =
+        found.get(1).map_or((false, false), |row| (rows::flag(row, "is_ours"), rows::flag(row, "has_messages")));
     if !is_ours && has_messages {
         return Err(refused(SchemaError::Foreign { schema: schema.to_owned() }));
     }
@@ -229,7 +232,7 @@ async fn missing(
     if is_ours {
         let look = format!("select version, works_since from {}.postrider_migration", database.schema.quoted());
         let found = session.ask(look).await?.concat();
-        applied.extend(found.iter().map(|row| (rows::number(row, 0), rows::number(row, 1))));
+        applied.extend(found.iter().map(|row| (rows::number(row, "version"), rows::number(row, "works_since"))));
     }
     if applied.iter().any(|(version, works_since)| *version > KNOWN && *works_since > KNOWN) {
         let found = applied.iter().map(|(version, _)| *version).max().unwrap_or(0);
@@ -240,7 +243,7 @@ async fn missing(
     Ok(steps)
 }
 
-/// Whether a server is known to have `skip locked`. One that does not say what it is may be.
+/// Whether a server has `skip locked`. A server with an unknown version is accepted.
 fn is_new_enough(version: &str) -> bool {
     let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else { return true };
@@ -253,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_servers_are_known() {
+    fn old_servers_are_refused() {
         for new in ["10.11.6-MariaDB-0+deb12u1", "10.6.0-MariaDB", "11.4.2-MariaDB", "8.0.36", "8.4.0", "unknown"] {
             assert!(is_new_enough(new), "{new}");
         }

@@ -1,31 +1,31 @@
-//! How a database is used.
+//! The options of a store.
 
 use std::time::Duration;
 
 use postrider_core::{ArchivePolicy, Limits, MessagingError};
 
-/// How a database is used. The defaults are safe.
+/// The options of a store. The defaults are safe.
 #[derive(Debug, Clone)]
 pub struct MysqlOptions {
-    /// How many connections are open at most.
+    /// Maximum number of open connections.
     pub pool_size: usize,
-    /// Which messages are kept after their end.
+    /// Which messages are archived.
     pub archive: ArchivePolicy,
-    /// How long they are kept.
+    /// How long archived messages are kept.
     pub archive_retention: Duration,
-    /// How long a waiting receiver goes without a look of its own.
+    /// Interval of the looks of a waiting receiver.
     pub poll_interval: Duration,
     /// Whether opening applies missing migrations.
     pub auto_migrate: bool,
     /// Whether a send creates a queue that is missing.
     pub create_queues: bool,
-    /// Sizes and times that are accepted.
+    /// Limits of sizes and times.
     pub limits: Limits,
-    /// How long it may take to be connected, and to get a free connection of the pool.
+    /// Time limit to connect, and to get a free connection of the pool.
     pub connect_timeout: Duration,
-    /// How long a step of a transaction may take before it is given up.
+    /// Time limit of a step of a transaction.
     pub statement_timeout: Duration,
-    /// What failed attempts are signed with; unset, the host's name and the process's number.
+    /// Worker name in failed attempts; by default the host name and the process id.
     pub worker: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl MysqlOptions {
         })
     }
 
-    /// Refuses what cannot be meant.
+    /// Refuses invalid options.
     pub(crate) fn check(&self) -> Result<(), MessagingError> {
         let zero = [
             ("pool_size", self.pool_size == 0),
@@ -63,7 +63,7 @@ impl MysqlOptions {
             ("statement_timeout", self.statement_timeout.is_zero()),
         ];
         match zero.into_iter().find(|(_, is_zero)| *is_zero) {
-            Some((name, _)) => Err(MessagingError::invalid(name, "it is 0, and nothing could ever be done")),
+            Some((name, _)) => Err(MessagingError::invalid(name, "it is 0; use a positive value")),
             None => Ok(()),
         }
     }

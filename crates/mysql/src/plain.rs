@@ -1,7 +1,7 @@
-//! Sends of messages without keys, which is most: there is nothing to look up and nothing to conflict with.
+//! Sends of messages without keys, the common case: no lookups and no conflicts.
 //!
-//! To read a text of a hundred rows takes the server nearly as long as to store them. So batches of a size that comes again
-//! and again are sent by a statement that the server has read before, and that needs no other beside it.
+//! The server takes nearly as long to parse a text of a hundred rows as to store them. So batches of a recurring size
+//! are sent by a prepared statement, which needs no other beside it.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -17,26 +17,26 @@ use crate::rows::{content_type_column, headers_column};
 use crate::send::{Sendable, send_values};
 use crate::store::Shared;
 
-/// So many statements stay prepared on each connection, one for each size.
-pub(crate) const MOST_SIZES: usize = 8;
+/// Upper bound of prepared statements per connection: one for each size.
+pub(crate) const MAX_SIZES: usize = 8;
 
-/// A prepared statement takes the server's memory for each of its rows, on every connection.
-const MOST_ROWS: usize = 500;
+/// Upper bound of rows in a prepared statement, which takes server memory for each of them, on every connection.
+const MAX_ROWS: usize = 500;
 
-/// The sizes of the last batches.
+/// The sizes of recent batches.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
-    // A lock, held for a look through a short list.
+    // Held for a search of a short list.
     last: Mutex<VecDeque<usize>>,
 }
 
 impl Sizes {
-    /// Notes a size. Answers whether it has come lately, so that a statement for it is worth its while.
+    /// Notes a size. Returns whether it is a recent one, so that preparing a statement pays off.
     fn comes_again(&self, size: usize) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = last.iter().position(|other| *other == size).and_then(|place| last.remove(place));
+        let before = last.iter().position(|other| *other == size).and_then(|index| last.remove(index));
         last.push_front(size);
-        last.truncate(MOST_SIZES);
+        last.truncate(MAX_SIZES);
         before.is_some()
     }
 }
@@ -45,11 +45,11 @@ impl Shared {
     pub(crate) async fn insert_plain(&self, sendable: &Sendable<'_>) -> Result<(), Undone> {
         let mut session = self.database.session("send", Deadline::default()).await?;
         let (sql, rows) = (session.sql(), &sendable.rows);
-        if is_uniform(sendable) && rows.len() <= MOST_ROWS && self.sizes.comes_again(rows.len()) {
+        if is_uniform(sendable) && rows.len() <= MAX_ROWS && self.sizes.comes_again(rows.len()) {
             let more = ", (?, ?, ?, utc_timestamp(6), utc_timestamp(6), ?, ?, ?)".repeat(rows.len() - 1);
             let sent = session.execute(&fill(&sql.send_plain, &[("more", &more)]), values(rows)).await;
             match sent {
-                // The look-up of its name found none, and none may be made.
+                // The queue is not listed, and must not be created.
                 Err(error) if is_null(&error) && !self.options.create_queues => {
                     let queue = rows[0].queue.clone();
                     return Err(Undone::Rejected(MessagingError::QueueNotFound { queue }));
@@ -63,7 +63,7 @@ impl Shared {
     }
 }
 
-/// Whether rows differ in nothing but what a prepared statement is told.
+/// Whether rows differ only in what the prepared statement takes.
 fn is_uniform(sendable: &Sendable<'_>) -> bool {
     let is_due = |row: &&SendRow| row.message.delay.is_zero() && row.message.expires.is_none();
     sendable.queues.len() == 1 && sendable.rows.iter().all(is_due)
@@ -89,13 +89,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_that_has_come_lately_comes_again() {
+    fn a_recent_size_is_recognized() {
         let sizes = Sizes::default();
         assert!(!sizes.comes_again(100));
         assert!(sizes.comes_again(100));
-        (1..MOST_SIZES).for_each(|size| assert!(!sizes.comes_again(size)));
+        (1..MAX_SIZES).for_each(|size| assert!(!sizes.comes_again(size)));
         assert!(sizes.comes_again(100), "one of the last");
-        (1..=MOST_SIZES).for_each(|size| assert!(!sizes.comes_again(size + 200)));
+        (1..=MAX_SIZES).for_each(|size| assert!(!sizes.comes_again(size + 200)));
         assert!(!sizes.comes_again(100), "too long ago");
     }
 }

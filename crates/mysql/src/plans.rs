@@ -1,4 +1,4 @@
-//! Whether statements look at no more than they must.
+//! Tests of how much the statements read.
 
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
@@ -18,7 +18,7 @@ fn server() -> String {
     })
 }
 
-/// A store in a database of its own, and a connection to it. The caller drops the database.
+/// Returns a store in a new database, and a connection to it. The caller drops the database.
 async fn new_store() -> (String, MysqlStore, Conn) {
     let name = format!("test_{:016x}", rand::random::<u64>());
     let server = server();
@@ -28,7 +28,7 @@ async fn new_store() -> (String, MysqlStore, Conn) {
     (name, MysqlStore::open(&url, MysqlOptions::default()).await.unwrap(), client)
 }
 
-/// Messages that are due in thirty other queues, and as many that are delayed, half of them in the queue itself.
+/// Fills thirty other queues with due messages, and as many delayed ones, half of them in the queue itself.
 async fn fill_other_queues(client: &mut Conn, each: usize) {
     client.query_drop(format!("set session max_recursive_iterations = {}", each + 1)).await.unwrap();
     for (queue, time) in [
@@ -46,7 +46,7 @@ async fn fill_other_queues(client: &mut Conn, each: usize) {
 }
 
 #[tokio::test]
-async fn an_empty_poll_looks_at_nothing_that_is_not_due_in_its_queue() {
+async fn an_empty_poll_reads_only_what_is_due_in_its_queue() {
     let each = if std::env::var_os("POSTRIDER_LONG").is_some() { 300_000 } else { 15_000 };
     let (name, store, mut client) = new_store().await;
     fill_other_queues(&mut client, each).await;
@@ -57,15 +57,15 @@ async fn an_empty_poll_looks_at_nothing_that_is_not_due_in_its_queue() {
         let mut session = shared.database.session("test", Deadline::default()).await.unwrap();
         session.ask("flush status".to_owned()).await.unwrap();
         session.ask(look.clone()).await.unwrap();
-        let reads = "select sum(variable_value) from information_schema.session_status \
+        let reads = "select sum(variable_value) as reads_count from information_schema.session_status \
                      where variable_name like 'handler_read%'";
-        let reads = rows::number(&session.ask(reads.to_owned()).await.unwrap().concat()[0], 0);
+        let reads = rows::number(&session.ask(reads.to_owned()).await.unwrap().concat()[0], "reads_count");
         assert!((1..=60).contains(&reads), "{reads} rows were read by {look}");
     }
     client.query_drop(format!("drop database {name}")).await.unwrap();
 }
 
-/// What a statement by row numbers is given.
+/// Values for statements that address rows by id.
 const VALUES: &[(&str, &str)] = &[
     ("ids", "1, 2, 3"),
     ("lock", "for update skip locked"),
@@ -81,9 +81,9 @@ const VALUES: &[(&str, &str)] = &[
 ];
 
 #[tokio::test]
-async fn statements_by_row_numbers_never_walk_a_table() {
+async fn statements_by_id_never_read_a_whole_table() {
     let (name, store, mut client) = new_store().await;
-    // One row more than numbers: the server would rather walk so small a table, and wait for whoever has a row of it.
+    // One row more than ids: the server would rather read such a small table whole, and wait for every locked row.
     let row = "('orders', 'aaaaaaaaaaaaaaaa', utc_timestamp(6), utc_timestamp(6), '{}', 'x')";
     let columns = "(queue, message_id, next_attempt_at, created_at, headers, payload)";
     client.query_drop(format!("insert into message {columns} values {row}, {row}, {row}, {row}")).await.unwrap();
@@ -103,7 +103,7 @@ async fn statements_by_row_numbers_never_walk_a_table() {
         &sql.give_up,
         &sql.held,
         &sql.lease,
-        &sql.lease_doomed,
+        &sql.lease_dead,
         &sql.lock_free_stripes,
         &sql.lock_stripes,
         &sql.note_attempts,
@@ -120,25 +120,25 @@ async fn statements_by_row_numbers_never_walk_a_table() {
             fill(&fill(statement, VALUES), &[("these", &literal::these("1, 2, 3")), ("messages", &messages)]);
         let plan: Vec<Row> = client.query(format!("explain {statement}")).await.unwrap();
         for step in plan.iter().filter(|step| step.get::<Option<String>, _>("table").flatten().is_some()) {
-            let way: Option<String> = step.get::<Option<String>, _>("type").flatten();
-            // An insert names its target too, which it does not read.
+            let access: Option<String> = step.get::<Option<String>, _>("type").flatten();
+            // An insert lists its target too, without reading it.
             let is_target = step.get::<Option<String>, _>("select_type").flatten().as_deref() == Some("INSERT");
-            assert!(is_target || !matches!(way.as_deref(), Some("ALL" | "index")), "{statement}: {step:?}");
+            assert!(is_target || !matches!(access.as_deref(), Some("ALL" | "index")), "{statement}: {step:?}");
         }
     }
     client.query_drop(format!("drop database {name}")).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_list_of_thousands_is_looked_up_by_number() {
+async fn a_list_of_thousands_is_looked_up_by_id() {
     let (name, store, mut client) = new_store().await;
     fill_other_queues(&mut client, 5000).await;
     let ids = literal::list(1..=1500);
     let held = crate::lease::held(&store.shared.database.sql, &ids, "for update skip locked");
     let mut session = store.shared.database.session("test", Deadline::default()).await.unwrap();
     let plan = session.ask(format!("explain {held}")).await.unwrap().concat();
-    let way: Vec<String> = plan.iter().map(|step| rows::text(step, 3)).collect();
-    assert_eq!(way, ["range"], "{plan:?}");
+    let access: Vec<String> = plan.iter().map(|step| rows::text(step, "type")).collect();
+    assert_eq!(access, ["range"], "{plan:?}");
     drop(session);
     client.query_drop(format!("drop database {name}")).await.unwrap();
 }

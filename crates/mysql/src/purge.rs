@@ -1,6 +1,6 @@
-//! Where messages and queues are removed by an operator's word, a chunk at a time.
+//! Purges and deletions of queues, a chunk at a time.
 //!
-//! A transaction that removes keyed messages holds their stripes, and whoever sends to the same keys waits for its end.
+//! A transaction that removes keyed messages holds their stripes, for which senders to these keys wait.
 
 use std::collections::HashSet;
 
@@ -12,16 +12,16 @@ use postrider_sql::stripes::{in_order, stripe};
 use crate::connection::PAUSES;
 use crate::error::busy;
 use crate::literal::{self, fill};
-use crate::rows;
+use crate::rows::{self, positions};
 use crate::send::{lock_stripes, promote};
 use crate::store::Shared;
 
-/// So many messages are removed in one transaction.
+/// Messages removed in one transaction.
 const CHUNK: usize = 2000;
 
 impl Shared {
-    /// The messages of a queue at this moment, in chunks. A removal goes through these and no others, or new ones would
-    /// keep it going for ever.
+    /// Returns the messages of a queue at this moment, in chunks. A removal handles only these; otherwise new messages
+    /// could keep it going for ever.
     pub(crate) async fn present(
         &self,
         operation: &'static str,
@@ -30,13 +30,14 @@ impl Shared {
     ) -> Result<Vec<Vec<Present>>, Undone> {
         let name = literal::bytes(queue.as_str().as_bytes());
         let found = self.ask(operation, deadline, fill(&self.database.sql.select_queue, &[("queue", &name)])).await?;
+        let [id, key] = positions(&found, ["id", "ordering_key"]);
         let mut present: Vec<Present> =
-            found.iter().map(|row| (rows::number(row, 0), rows::optional_text(row, 1))).collect();
+            found.iter().map(|row| (rows::number(row, id), rows::optional_text(row, key))).collect();
         present.sort_unstable();
         Ok(present.chunks(CHUNK).map(<[Present]>::to_vec).collect())
     }
 
-    /// Removes those of a queue's messages that are still there, and answers how many.
+    /// Removes the messages that still exist. Returns how many.
     pub(crate) async fn remove_some(
         &self,
         operation: &'static str,
@@ -59,7 +60,7 @@ impl Shared {
         }
     }
 
-    /// Removes what nobody has locked, and answers how many that were and what is left.
+    /// Removes messages that are not locked. Returns how many, and the locked ones.
     async fn try_remove_some(
         &self,
         operation: &'static str,
@@ -67,7 +68,7 @@ impl Shared {
         chosen: &[Present],
         removal: Removal,
     ) -> Result<(u64, Vec<Present>), Undone> {
-        // A dead-letter queue orders nothing.
+        // Dead letters have no order.
         let is_ordered = !queue.holds_dead_letters();
         let keys: Vec<&str> = chosen.iter().filter(|_| is_ordered).filter_map(|(_, key)| key.as_deref()).collect();
         let stripes = in_order(keys.iter().map(|key| stripe(queue, key)).collect());
@@ -84,17 +85,17 @@ impl Shared {
         let mut answers =
             session.query(format!("{};\n{}", choose("for update skip locked"), choose(""))).await?.into_iter();
         let (gone, wanted_still) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
-        let taken: HashSet<i64> = gone.iter().map(|row| rows::number(row, 0)).collect();
+        let taken: HashSet<i64> = gone.iter().map(|row| rows::number(row, "id")).collect();
         let locked: HashSet<i64> =
-            wanted_still.iter().map(|row| rows::number(row, 0)).filter(|row| !taken.contains(row)).collect();
-        let ids = literal::list(gone.iter().map(|row| rows::number(row, 0)));
-        let messages = gone.iter().map(|row| (queue.as_str(), literal::bytes(rows::bytes(row, 1))));
+            wanted_still.iter().map(|row| rows::number(row, "id")).filter(|row| !taken.contains(row)).collect();
+        let ids = literal::list(gone.iter().map(|row| rows::number(row, "id")));
+        let messages = gone.iter().map(|row| (queue.as_str(), literal::bytes(rows::bytes(row, "message_id"))));
         let steps = vec![
             fill(&sql.forget_dead, &[("ids", &ids)]),
             fill(&sql.forget_attempts, &[("messages", &literal::attempts_of(messages))]),
             fill(&sql.remove, &[("these", &literal::these(&ids))]),
         ];
-        // What was sent meanwhile behind a head that is gone must not wait for it.
+        // Messages sent meanwhile may be blocked by a head that is gone.
         let keys = keys.into_iter().map(|key| (queue.as_str(), key));
         let steps = promote(&mut session, steps, keys).await?;
         session.commit(steps.join(";\n")).await?;

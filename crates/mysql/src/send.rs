@@ -1,4 +1,4 @@
-//! Where messages are accepted.
+//! Sends.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -18,24 +18,24 @@ use crate::rows::{self, content_type_column, headers_column};
 use crate::sql::Sql;
 use crate::store::{Shared, ensure_queues};
 
-/// How often work is begun again because the holders of its dedup keys have expired.
+/// Attempts while the holders of dedup keys have expired.
 pub(crate) const TRIES: usize = 10;
 
-/// Before a look that shall also see what others have not committed. It is for the next statement only.
+/// Makes the next statement see uncommitted changes.
 pub(crate) const UNCOMMITTED: &str = "set transaction isolation level read uncommitted";
 
-/// Dedup keys, each of a queue.
+/// Dedup keys with their queues.
 type DedupKeys = HashSet<(String, String)>;
 
-/// Who has each dedup key of a queue.
+/// The holder of each dedup key.
 type Holders = HashMap<(String, String), MessageId>;
 
-/// A row that has expired: its number, its queue and its ordering key.
+/// An expired row: its number, queue and ordering key.
 pub(crate) type Expired = (i64, String, Option<String>);
 
-/// Reads one from what tells who has a dedup key.
+/// Reads an expired row of `dedup_holders.sql`.
 pub(crate) fn expired(row: &Row) -> Expired {
-    (rows::number(row, 3), rows::text(row, 0), rows::optional_text(row, 4))
+    (rows::number(row, "id"), rows::text(row, "queue"), rows::optional_text(row, "ordering_key"))
 }
 
 /// The messages of a batch that can be sent.
@@ -71,7 +71,7 @@ fn owned((queue, key): (&str, &str)) -> (String, String) {
 }
 
 impl Shared {
-    /// Accepts messages, in their order; each answers its id, or that of the living one that has its dedup key.
+    /// Stores messages, in order. Returns for each its id, or the id of the live message with its dedup key.
     pub(crate) async fn send(&self, rows: &[SendRow]) -> Result<RowResults<MessageId>, Undone> {
         let missing = self.missing_queues(rows).await?;
         let check = |row: &SendRow| {
@@ -110,8 +110,8 @@ impl Shared {
         Ok(queues.into_iter().filter(|queue| !exist.contains(queue.as_str())).collect())
     }
 
-    /// Puts a batch in, and answers who has each of its dedup keys. Messages are left out, and their dedup keys answered
-    /// too, when an open transaction of somebody else has changed who has them: the others must not wait for its end.
+    /// Inserts a batch. Returns the holder of each dedup key, and the dedup keys of messages that were left out,
+    /// because an open transaction has changed their holder: the others do not wait for its end.
     async fn insert(&self, sendable: &Sendable<'_>) -> Result<(Holders, DedupKeys), Undone> {
         if sendable.keys.is_empty() && sendable.dedup_keys.is_empty() {
             persist(|| self.insert_plain(sendable)).await?;
@@ -129,7 +129,7 @@ impl Shared {
                 Inserted::After(_, keys) if burials == TRIES => left_out.extend(keys),
                 Inserted::After(expired, _) => {
                     burials += 1;
-                    self.bury_expired(&expired).await?;
+                    self.dead_letter_expired(&expired).await?;
                 }
                 Inserted::Busy(keys) => match pauses.next() {
                     Some(pause) => tokio::time::sleep(pause).await,
@@ -139,17 +139,17 @@ impl Shared {
         }
     }
 
-    /// The dedup keys that an open transaction of somebody else has given to a message.
+    /// Returns the dedup keys that open transactions have taken.
     async fn busy_keys(&self, session: &mut Session<'_>, sendable: &Sendable<'_>) -> Result<DedupKeys, Undone> {
         let look = dedup_holders(&session.sql().dedup_holders, &sendable.dedup_keys);
         let mut answers = session.ask(format!("{UNCOMMITTED};\n{look};\n{look}")).await?.into_iter();
         let (latest, committed) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
-        let committed: HashSet<i64> = committed.iter().map(|row| rows::number(row, 3)).collect();
-        let busy = latest.iter().filter(|row| !committed.contains(&rows::number(row, 3)));
-        Ok(busy.map(|row| (rows::text(row, 0), rows::text(row, 1))).collect())
+        let committed: HashSet<i64> = committed.iter().map(|row| rows::number(row, "id")).collect();
+        let busy = latest.iter().filter(|row| !committed.contains(&rows::number(row, "id")));
+        Ok(busy.map(|row| (rows::text(row, "queue"), rows::text(row, "dedup_key"))).collect())
     }
 
-    /// Messages of which some have ordering keys or dedup keys.
+    /// Inserts messages of which some have ordering keys or dedup keys.
     async fn insert_keyed(&self, sendable: &Sendable<'_>) -> Result<Inserted, Undone> {
         let mut session = self.database.session("send", Deadline::default()).await?;
         let sql = session.sql();
@@ -160,12 +160,12 @@ impl Shared {
         let (taken, found) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
         let (mut holders, mut gone, mut gone_keys) = (Holders::new(), Vec::new(), DedupKeys::new());
         for row in &found {
-            let (queue, key) = (rows::text(row, 0), rows::text(row, 1));
-            if rows::flag(row, 5) {
+            let (queue, key) = (rows::text(row, "queue"), rows::text(row, "dedup_key"));
+            if rows::flag(row, "has_expired") {
                 gone.push(expired(row));
                 gone_keys.insert((queue, key));
             } else {
-                holders.insert((queue, key), rows::message_id(row, 2));
+                holders.insert((queue, key), rows::message_id(row, "message_id"));
             }
         }
         if !gone.is_empty() {
@@ -173,7 +173,7 @@ impl Shared {
             return Ok(Inserted::After(gone, gone_keys));
         }
         let taken: HashSet<(String, String)> =
-            taken.iter().map(|row| (rows::text(row, 0), rows::text(row, 1))).collect();
+            taken.iter().map(|row| (rows::text(row, "queue"), rows::text(row, "ordering_key"))).collect();
         let mut headed: HashSet<(&str, &str)> =
             taken.iter().map(|(queue, key)| (queue.as_str(), key.as_str())).collect();
         let mut values = Vec::with_capacity(sendable.rows.len());
@@ -190,7 +190,7 @@ impl Shared {
         }
         let send = match values.is_empty() {
             true => String::new(),
-            // It holds stripes.
+            // Fails at once, because it holds stripes.
             false => at_once(fill(&sql.send, &[("rows", &literal::list(values))])),
         };
         match session.commit(self.with_listing(sendable, send)).await {
@@ -203,7 +203,7 @@ impl Shared {
         }
     }
 
-    /// A send lists its queues as existing, unless that is left to operators.
+    /// Adds the listing of the queues to a send, if sends create queues.
     pub(crate) fn with_listing(&self, sendable: &Sendable<'_>, send: String) -> String {
         if !self.options.create_queues {
             return send;
@@ -212,16 +212,16 @@ impl Shared {
         if send.is_empty() { listing } else { format!("{listing};\n{send}") }
     }
 
-    /// Moves messages to the dead letters that have expired and hold a dedup key: each would swallow a new message and
-    /// die at the next read.
-    pub(crate) async fn bury_expired(&self, expired: &[Expired]) -> Result<(), Undone> {
+    /// Dead-letters expired messages that hold a dedup key: each would swallow a new message and be dead-lettered by
+    /// the next claim.
+    pub(crate) async fn dead_letter_expired(&self, expired: &[Expired]) -> Result<(), Undone> {
         if expired.is_empty() {
             return Ok(());
         }
-        persist(|| self.try_bury_expired(expired)).await
+        persist(|| self.try_dead_letter_expired(expired)).await
     }
 
-    async fn try_bury_expired(&self, expired: &[Expired]) -> Result<(), Undone> {
+    async fn try_dead_letter_expired(&self, expired: &[Expired]) -> Result<(), Undone> {
         let named = |queue: &str| QueueName::for_reading(queue).ok();
         let keys: Vec<(&str, &str)> =
             expired.iter().filter_map(|(_, queue, key)| Some((queue.as_str(), key.as_deref()?))).collect();
@@ -232,7 +232,7 @@ impl Shared {
         let ids = literal::list(expired.iter().map(|(id, ..)| id));
         let found = session.query(fill(&sql.expired, &[("ids", &ids)])).await?.concat();
         let dead: Vec<(i64, String, Option<String>)> =
-            found.iter().map(|row| (rows::number(row, 0), "expired".to_owned(), None)).collect();
+            found.iter().map(|row| (rows::number(row, "id"), "expired".to_owned(), None)).collect();
         let steps = promote(&mut session, end_lives(sql, &dead), keys.into_iter()).await?;
         session.commit(steps.join(";\n")).await?;
         let queues: Vec<QueueName> = expired.iter().filter_map(|(_, queue, _)| named(queue)).collect();
@@ -243,13 +243,13 @@ impl Shared {
 
 enum Inserted {
     Done(Holders),
-    /// Nothing was done: these must go first, which have these dedup keys.
+    /// Nothing was done; dead-letter these first, which hold these dedup keys.
     After(Vec<Expired>, DedupKeys),
-    /// Nothing was done: somebody is busy with these dedup keys.
+    /// Nothing was done; open transactions hold these dedup keys.
     Busy(DedupKeys),
 }
 
-/// The values of a new row.
+/// Returns the values of a new row.
 pub(crate) fn send_values(queue: &QueueName, message: &Message, blocked: bool) -> String {
     let expires_at = match message.expires {
         Some(Expiry::At(time)) => literal::time(time),
@@ -273,7 +273,7 @@ pub(crate) fn send_values(queue: &QueueName, message: &Message, blocked: bool) -
     )
 }
 
-/// Waits for stripes, which must be in order. Empty when there is nothing to wait for.
+/// Returns the statement that waits for stripes, given in order; empty without stripes.
 pub(crate) fn lock_stripes(sql: &Sql, stripes: &[i32]) -> String {
     match stripes.is_empty() {
         true => String::new(),
@@ -281,7 +281,7 @@ pub(crate) fn lock_stripes(sql: &Sql, stripes: &[i32]) -> String {
     }
 }
 
-/// Takes the stripes that nobody holds. Empty when there is nothing to take.
+/// Returns the statement that takes free stripes; empty without stripes.
 pub(crate) fn lock_free_stripes(sql: &Sql, stripes: &[i32]) -> String {
     match stripes.is_empty() {
         true => String::new(),
@@ -289,12 +289,12 @@ pub(crate) fn lock_free_stripes(sql: &Sql, stripes: &[i32]) -> String {
     }
 }
 
-/// Reads which stripes were taken.
+/// Reads the taken stripes.
 pub(crate) fn taken_stripes(found: &[Row]) -> HashSet<i32> {
-    found.iter().filter_map(|row| i32::try_from(rows::number(row, 0)).ok()).collect()
+    found.iter().filter_map(|row| i32::try_from(rows::number(row, "id")).ok()).collect()
 }
 
-/// The same as [`promote`] for a caller who holds some of the stripes: the other keys are left to the next claim.
+/// Like [`promote`], for a caller that holds only some of the stripes: the other keys are left to the next claim.
 pub(crate) async fn promote_or_leave(
     session: &mut Session<'_>,
     mut steps: Vec<String>,
@@ -306,13 +306,13 @@ pub(crate) async fn promote_or_leave(
     promote(session, steps, held.into_iter().map(|(queue, key)| (queue.as_str(), key))).await
 }
 
-/// Leaves a key to be put in order by the next claim, or a queue to be listed.
+/// Returns the statement that notes a key to be promoted by the next claim, or a queue to be listed.
 pub(crate) fn unplace(sql: &Sql, queue: &QueueName, ordering_key: Option<&str>) -> String {
     let key = optional(ordering_key, |key| literal::bytes(key.as_bytes()));
     fill(&sql.unplace, &[("rows", &format!("({}, {key})", literal::bytes(queue.as_str().as_bytes())))])
 }
 
-/// Carries steps out after which keys may have no head, and answers the step that gives them one again. The caller holds
+/// Runs steps after which keys may have no head. Returns the step that promotes their next messages. The caller holds
 /// the stripes.
 pub(crate) async fn promote<'k>(
     session: &mut Session<'_>,
@@ -326,7 +326,7 @@ pub(crate) async fn promote<'k>(
     let firsts: Vec<String> = keys.into_iter().map(|(queue, key)| with_key(&sql.first_of_key, queue, key)).collect();
     steps.push(firsts.join(" union all "));
     let found = session.query(steps.join(";\n")).await?.pop().unwrap_or_default();
-    let firsts: Vec<i64> = found.iter().filter_map(|row| rows::optional_number(row, 0)).collect();
+    let firsts: Vec<i64> = found.iter().filter_map(|row| rows::optional_number(row, "id")).collect();
     Ok(match firsts.is_empty() {
         true => Vec::new(),
         false => vec![fill(&sql.promote, &[("ids", &literal::list(firsts))])],
@@ -337,7 +337,7 @@ fn taken_keys(sql: &Sql, sendable: &Sendable<'_>) -> String {
     let mut probes: Vec<String> =
         sendable.keys.iter().map(|(queue, key)| with_key(&sql.taken_keys, queue.as_str(), key)).collect();
     if probes.is_empty() {
-        probes.push("select null, null from dual where false".to_owned());
+        probes.push("select null as queue, null as ordering_key from dual where false".to_owned());
     }
     probes.join(" union all ")
 }
@@ -347,7 +347,7 @@ fn with_key(statement: &str, queue: &str, key: &str) -> String {
     fill(statement, &[("queue", &queue), ("ordering_key", &key)])
 }
 
-/// Asks who has dedup keys, each of a queue.
+/// Returns the statement that reads the holders of dedup keys, each of a queue.
 pub(crate) fn dedup_holders<'k>(statement: &str, keys: impl IntoIterator<Item = &'k (&'k str, &'k str)>) -> String {
     let pair = |(queue, key): &(&str, &str)| {
         format!("({}, {})", literal::bytes(queue.as_bytes()), literal::bytes(key.as_bytes()))

@@ -1,4 +1,4 @@
-//! Where leases end: nothing happens without the token that is valid now.
+//! Settles. A statement changes nothing without the valid lease token.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -22,32 +22,32 @@ use crate::send::{lock_free_stripes, promote_or_leave, taken_stripes};
 use crate::sql::Sql;
 use crate::store::Shared;
 
-/// What becomes of a lease.
+/// What ends a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
     Complete,
     Retry,
     Release,
     DeadLetter,
-    /// A dead letter has none of its own; all that is asked is whether its lease is valid.
+    /// A dead letter cannot be dead-lettered; the statement only checks the lease.
     Refuse,
 }
 
-/// A settlement that can be carried out if its lease is valid.
+/// A settlement that is valid if its lease is.
 #[derive(Debug)]
 struct Chosen {
-    place: usize,
+    index: usize,
     lease: Lease,
     kind: Kind,
     delay: Duration,
     reason: String,
     error: Option<String>,
-    /// Who is credited with the attempt, if it is not this connection.
+    /// The worker in failed attempts, if it is not the connection's.
     worker: Option<Arc<str>>,
 }
 
 impl Chosen {
-    fn new(place: usize, lease: Lease, disposition: Disposition, worker: Option<Arc<str>>) -> Self {
+    fn new(index: usize, lease: Lease, disposition: Disposition, worker: Option<Arc<str>>) -> Self {
         let (kind, delay, reason, error) = match disposition {
             Disposition::Ack => (Kind::Complete, Duration::ZERO, String::new(), None),
             Disposition::Nack(Nack::Retry { after, error }) => (Kind::Retry, after, String::new(), error),
@@ -59,7 +59,7 @@ impl Chosen {
                 (Kind::DeadLetter, Duration::ZERO, reason.as_str().to_owned(), error)
             }
         };
-        Self { place, lease, kind, delay, reason, error, worker }
+        Self { index, lease, kind, delay, reason, error, worker }
     }
 }
 
@@ -70,12 +70,12 @@ pub(crate) struct Settling {
     receipts: Vec<ReceiptHandle>,
     chosen: Vec<Chosen>,
     stripes: Vec<i32>,
-    /// Nothing but messages without keys whose work is done, which is most.
+    /// Whether all are acks of messages without keys, the common case.
     is_plain: bool,
     archive: ArchivePolicy,
     worker: String,
     touched: Vec<QueueName>,
-    /// Those whose rows somebody else had locked, by their places.
+    /// The indexes of settlements whose rows other transactions have locked.
     busy: Vec<usize>,
 }
 
@@ -84,14 +84,14 @@ impl Settling {
         let mut chosen: Vec<Chosen> = Vec::with_capacity(settlements.len());
         let mut results = Vec::with_capacity(settlements.len());
         let mut seen = HashSet::new();
-        for (place, settlement) in settlements.iter().enumerate() {
+        for (index, settlement) in settlements.iter().enumerate() {
             let checked = settlement.clone().checked(&shared.capabilities.limits);
             let ready = checked.and_then(|settlement| Ok((Lease::read(&settlement.receipt, PROVIDER)?, settlement)));
             results.push(match ready {
-                // The first one ends the lease, or finds it ended; either way there is none for the second.
+                // The first settlement ends the lease, or finds it ended; the second has none either way.
                 Ok((lease, _)) if !seen.insert((lease.row, lease.token)) => Some(Err(settlement.receipt.expired())),
                 Ok((lease, settlement)) => {
-                    chosen.push(Chosen::new(place, lease, settlement.disposition, settlement.worker));
+                    chosen.push(Chosen::new(index, lease, settlement.disposition, settlement.worker));
                     None
                 }
                 Err(error) => Some(Err(error)),
@@ -121,12 +121,12 @@ impl Settling {
         !self.stripes.is_empty()
     }
 
-    /// Whether nothing is left to be asked of the server.
+    /// Whether no settlement is left for the server.
     pub(crate) fn is_empty(&self) -> bool {
         self.chosen.is_empty()
     }
 
-    /// Begins a transaction and does what there is to do, but for the last steps, which are answered.
+    /// Begins a transaction and runs all steps but the last ones, which are returned.
     pub(crate) async fn carry_out(&mut self, session: &mut Session<'_>) -> Result<Vec<String>, Undone> {
         if self.is_plain && self.remove_at_once(session, None).await?.is_some() {
             return Ok(Vec::new());
@@ -134,8 +134,8 @@ impl Settling {
         self.look_and_choose(session).await
     }
 
-    /// Locks stripes and then the rows, asks who has them leased, and does what follows from it. A batch never waits for a
-    /// key or a row that somebody is busy with.
+    /// Locks stripes and then rows, reads the leases, and settles the valid ones. Skips stripes and rows that other
+    /// transactions have locked.
     async fn look_and_choose(&mut self, session: &mut Session<'_>) -> Result<Vec<String>, Undone> {
         let sql = session.sql();
         let ids = literal::list(self.chosen.iter().map(|chosen| chosen.lease.row));
@@ -150,7 +150,7 @@ impl Settling {
         promote_or_leave(session, steps, &freed, &taken_stripes(&answers.concat())).await
     }
 
-    /// The same, and one more look in the same transaction, which stays open.
+    /// Like `carry_out`, with one more read in the same transaction, which stays open.
     pub(crate) async fn carry_out_and_ask(
         &mut self,
         session: &mut Session<'_>,
@@ -166,8 +166,8 @@ impl Settling {
         Ok(session.query(steps.join(";\n")).await?.pop().unwrap_or_default())
     }
 
-    /// Ends leases without looking first: when as many messages were removed as there are leases, all were valid. `None`
-    /// when not, or when somebody has locked one of them; nothing was done then.
+    /// Ends leases without reading them: if as many messages were removed as there are leases, all were valid. Returns
+    /// `None`, with nothing done, if not, or if a row is locked.
     async fn remove_at_once(
         &mut self,
         session: &mut Session<'_>,
@@ -175,7 +175,7 @@ impl Settling {
     ) -> Result<Option<Vec<Row>>, Undone> {
         let sql = session.sql();
         let ids = literal::list(self.chosen.iter().map(|chosen| chosen.lease.row));
-        let (held, counted) = (self.held_by_leases(sql), "select row_count()".to_owned());
+        let (held, counted) = (self.held_by_leases(sql), "select row_count() as removed".to_owned());
         let mut steps = match self.archive {
             ArchivePolicy::All => vec![
                 at_once(fill(&sql.archive, &[("these", &held)])),
@@ -198,18 +198,18 @@ impl Settling {
             Err(Undone::InTheWay(_)) if !session.is_in_transaction() => return Ok(None),
             Err(error) => return Err(error),
         };
-        let removed = answers.next().and_then(|rows| rows.first().map(|row| rows::number(row, 0)));
+        let removed = answers.next().and_then(|rows| rows.first().map(|row| rows::number(row, "removed")));
         if removed != i64::try_from(self.chosen.len()).ok() {
             session.rollback().await?;
             return Ok(None);
         }
         for chosen in &self.chosen {
-            self.results[chosen.place] = Some(Ok(()));
+            self.results[chosen.index] = Some(Ok(()));
         }
         Ok(Some(answers.next().unwrap_or_default()))
     }
 
-    /// The rows of the leases, as far as they are valid. One claim's are found together.
+    /// Returns the condition for rows with valid leases. Leases of one claim share a part.
     fn held_by_leases(&self, sql: &Sql) -> String {
         let mut by_claim: BTreeMap<(&str, i64), Vec<i64>> = BTreeMap::new();
         for Chosen { lease, .. } in &self.chosen {
@@ -222,7 +222,7 @@ impl Settling {
         by_claim.into_iter().map(held).collect::<Vec<_>>().join(" or ")
     }
 
-    /// What to do with the leases that turned out to be valid, and the keys that lose their heads by it.
+    /// Returns the steps for the valid leases, and the keys that lose their heads.
     fn steps(
         &mut self,
         sql: &Sql,
@@ -235,9 +235,9 @@ impl Settling {
             let held = found.get(&chosen.lease.row).filter(|held| held.is_by(&chosen.lease));
             let is_busy = locked.get(&chosen.lease.row).is_some_and(|held| held.is_by(&chosen.lease));
             if is_busy {
-                self.busy.push(chosen.place);
+                self.busy.push(chosen.index);
             }
-            self.results[chosen.place] = Some(match (held, chosen.kind) {
+            self.results[chosen.index] = Some(match (held, chosen.kind) {
                 (None, _) if is_busy => Err(receipt.taken()),
                 (None, _) => Err(receipt.expired()),
                 (Some(_), Kind::Refuse) => Err(MessagingError::invalid(
@@ -258,7 +258,7 @@ impl Settling {
         }
         let mut steps = Vec::new();
         let mut freed = Vec::new();
-        // Always in the same order, because every one of them writes.
+        // Always in the same order, because each of them writes.
         for kind in [Kind::Complete, Kind::Retry, Kind::Release, Kind::DeadLetter] {
             let Some(group) = by_kind.get(&kind) else { continue };
             match kind {
@@ -307,7 +307,7 @@ impl Settling {
             group.iter().map(|(chosen, _)| (chosen.lease.row, micros(chosen.delay).to_string())).collect();
         let values = [("ids", &*ids(group)), ("delays", &by_row(&delays)), ("errors", &errors(group))];
         let mut steps = vec![fill(&sql.retry, &values)];
-        // A dead letter's story is over, and its attempts are not noted.
+        // Dead letters have no failed attempts.
         let living: Vec<(&Chosen, &Held)> =
             group.iter().filter(|(chosen, _)| !chosen.lease.receipt.queue().holds_dead_letters()).copied().collect();
         steps.extend(self.noted(&sql.note_attempts, &living));
@@ -325,7 +325,7 @@ impl Settling {
         steps
     }
 
-    /// Notes attempts: a statement for each worker that is credited with some.
+    /// Returns the statements that note failed attempts, one for each worker.
     fn noted(&self, statement: &str, group: &[(&Chosen, &Held)]) -> Vec<String> {
         let mut by_worker: BTreeMap<Option<&str>, Vec<(&Chosen, &Held)>> = BTreeMap::new();
         for (chosen, held) in group {
@@ -338,7 +338,7 @@ impl Settling {
         by_worker.into_iter().map(note).collect()
     }
 
-    /// What each settlement came to, and the queues in which something changed.
+    /// Returns the result of each settlement, and the queues that changed.
     pub(crate) fn finish(self) -> (Tried, Vec<QueueName>) {
         let results = self.results.into_iter().zip(&self.receipts);
         let results = results.map(|(result, receipt)| result.unwrap_or_else(|| Err(receipt.expired()))).collect();
@@ -356,13 +356,13 @@ fn errors(group: &[(&Chosen, &Held)]) -> String {
 }
 
 impl Shared {
-    /// Ends leases, each in its own way.
+    /// Settles leases.
     pub(crate) async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
         let tried = persist(|| self.try_settle(settlements)).await?;
         Ok(self.settle_busy(settlements, tried).await)
     }
 
-    /// Tries those again for a moment whose rows others had locked.
+    /// Retries settlements whose rows are locked, for a moment.
     pub(crate) async fn settle_busy(&self, settlements: &[Settlement], tried: Tried) -> RowResults<()> {
         let work = |again: Vec<Settlement>| async move { persist(|| self.try_settle(&again)).await };
         try_busy_again("settle", settlements, |settlement| &settlement.receipt, tried, work).await
@@ -376,7 +376,7 @@ impl Shared {
             session.commit(steps.join(";\n")).await?;
         }
         if settling.frees_keys() {
-            settling.receipts.iter().for_each(|receipt| self.turns.lift(receipt.queue()));
+            settling.receipts.iter().for_each(|receipt| self.histories.lift(receipt.queue()));
         }
         let (tried, touched) = settling.finish();
         self.touch(&touched);

@@ -1,27 +1,27 @@
-//! Settling the last batch and claiming the next in one transaction.
+//! Settles and claims in one transaction.
 
 use mysql_async::Row;
 use postrider_core::{Deadline, QueueName, ReceiveOptions, Settlement};
 use postrider_provider::Undone;
 use postrider_sql::Taken;
 
-use crate::claim::{Claim, Doomed, Heads};
+use crate::claim::{Claim, DeadOnClaim, Heads};
 use crate::connection::Session;
 use crate::settle::Settling;
 use crate::store::Shared;
 
-/// What a claim leaves to be done after its transaction.
+/// What is left to do after the transaction of a claim.
 #[derive(Debug)]
 pub struct Chores {
     claim: Claim,
-    doomed: Vec<Doomed>,
-    /// Whether keys wait to be put in order.
+    dead: Vec<DeadOnClaim>,
+    /// Whether keys wait to be promoted.
     has_unplaced: bool,
 }
 
 impl Shared {
-    /// Settles and claims from one queue in one transaction. Three round trips when all goes well: settle and look, take,
-    /// lease and commit. One when there is nothing.
+    /// Settles, and claims from one queue, in one transaction. Usually three round trips: settle and look, lock, lease
+    /// and commit. One if there is nothing.
     pub(crate) async fn settle_and_claim(
         &self,
         settlements: &[Settlement],
@@ -32,7 +32,7 @@ impl Shared {
     ) -> Result<Taken<Chores>, Undone> {
         let mut settling = Settling::new(self, settlements);
         if settling.frees_keys() {
-            self.turns.lift(queue);
+            self.histories.lift(queue);
         }
         let mut claim = Claim::new(self, queue, wanted, options);
         let mut session = self.database.session("receive", deadline).await?;
@@ -44,38 +44,38 @@ impl Shared {
         let mut heads = claim.heads(&found);
         let mut taken = take(&mut session, &claim, &heads).await?;
         if taken.len() < claim.limit() && claim.lift_floors() {
-            self.turns.lift(queue);
-            // What was taken is taken again: it is locked, and nothing was done with it yet.
+            self.histories.lift(queue);
+            // The rows are locked again; nothing was done with them yet.
             heads = claim.heads(&session.look_again(claim.look(sql)).await?.concat());
             taken = take(&mut session, &claim, &heads).await?;
         }
-        let mut brought = claim.read(&taken);
+        let mut result = claim.read(&taken);
         if !taken.is_empty() {
-            let leased = session.commit(claim.lease(sql, &brought)).await?;
-            claim.add_dedup_keys(&mut brought, &leased);
+            let leased = session.commit(claim.lease(sql, &result)).await?;
+            claim.add_dedup_keys(&mut result, &leased);
         } else if session.is_in_transaction() {
             session.commit(String::new()).await?;
         }
         drop(session);
         if taken.len() == claim.limit() {
-            self.turns.raise(queue, taken.len(), claim.stopped(&taken));
+            self.histories.raise(queue, taken.len(), claim.stopped(&taken));
         }
         let (tried, touched) = settling.finish();
         self.touch(&touched);
         let settled = self.settle_busy(settlements, tried).await;
-        let chores = Chores { claim, doomed: brought.doomed, has_unplaced: heads.has_unplaced };
-        Ok(Taken { settled, messages: brought.messages, chores })
+        let chores = Chores { claim, dead: result.dead, has_unplaced: heads.has_unplaced };
+        Ok(Taken { settled, messages: result.messages, chores })
     }
 
-    /// Buries what must die and puts keys in order. Answers whether there may be more to claim now.
+    /// Dead-letters what the claim found dead and promotes keys. Returns whether there may be more to claim now.
     pub(crate) async fn do_chores(&self, queue: &QueueName, chores: Chores) -> Result<bool, Undone> {
-        self.bury(&chores.claim, &chores.doomed).await?;
-        let is_placed = chores.has_unplaced && self.place(queue).await?;
-        Ok(!chores.doomed.is_empty() || is_placed)
+        self.dead_letter_claimed(&chores.claim, &chores.dead).await?;
+        let has_promoted = chores.has_unplaced && self.promote_unplaced(queue).await?;
+        Ok(!chores.dead.is_empty() || has_promoted)
     }
 }
 
-/// Takes one priority after the other until there is enough. Nothing is begun for nothing.
+/// Locks rows of one priority after the other until there are enough. Begins no transaction without due rows.
 async fn take(session: &mut Session<'_>, claim: &Claim, heads: &Heads) -> Result<Vec<Row>, Undone> {
     let (sql, mut taken) = (session.sql(), Vec::new());
     for priority in &heads.priorities {

@@ -1,18 +1,22 @@
-//! The statements, one file each, for the database that a store uses.
+//! The statements, one file each, with the name of the database.
+
+/// Parts that statements share, under the names by which they include them.
+const PARTS: &[(&str, &str)] =
+    &[("{claimed}", include_str!("../sql/parts/claimed.sql")), ("{peeked}", include_str!("../sql/parts/peeked.sql"))];
 
 macro_rules! statements {
     ($($name:ident,)*) => {
-        /// Every statement, with the database's name in it.
+        /// Every statement, with the name of the database.
         #[derive(Debug)]
         pub(crate) struct Sql { $(pub(crate) $name: String,)* }
 
         impl Sql {
-            /// The statements for a database.
+            /// Returns the statements for a database.
             pub(crate) fn new(schema: &Schema) -> Self {
                 Self { $($name: schema.render(include_str!(concat!("../sql/", stringify!($name), ".sql"))),)* }
             }
 
-            /// Every statement by its file's name.
+            /// Returns every statement with the name of its file.
             #[cfg(test)]
             pub(crate) fn all(&self) -> Vec<(&'static str, &str)> {
                 vec![$((stringify!($name), self.$name.as_str()),)*]
@@ -62,7 +66,7 @@ statements! {
     idempotency_forget,
     idempotency_held,
     lease,
-    lease_doomed,
+    lease_dead,
     is_dead,
     list_dead_letters,
     list_queues,
@@ -114,10 +118,11 @@ impl Schema {
         &self.0
     }
 
-    /// A statement with this database in it and without its comments, which need not travel.
+    /// Returns a statement with its shared parts and the name of this database, and without its comments.
     pub(crate) fn render(&self, statement: &str) -> String {
-        let lines = statement.lines().filter(|line| !line.trim_start().starts_with("--"));
-        lines.collect::<Vec<_>>().join("\n").trim().replace("{schema}", &self.quoted())
+        let lines: Vec<&str> = statement.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+        let statement = lines.join("\n").trim().replace("{schema}", &self.quoted());
+        PARTS.iter().fold(statement, |statement, (name, part)| statement.replace(name, part.trim_end()))
     }
 
     pub(crate) fn quoted(&self) -> String {
@@ -137,7 +142,7 @@ mod tests {
             let path = file.unwrap().path();
             if path.is_file() {
                 let name = path.file_stem().unwrap().to_str().unwrap();
-                assert!(statements.all().iter().any(|(listed, _)| *listed == name), "{name}.sql is used by nobody");
+                assert!(statements.all().iter().any(|(listed, _)| *listed == name), "{name}.sql is not used");
             }
         }
     }

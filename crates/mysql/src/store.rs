@@ -1,4 +1,4 @@
-//! What all connections to one database share.
+//! The state that all connections to one database share.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use postrider_provider::Provider;
 use postrider_provider::Undone;
 use postrider_sql::Wakes;
 
+use crate::claim_history::ClaimHistories;
 use crate::connection::Database;
 use crate::literal::{self, fill};
 use crate::migrations::{self, Migration, SchemaError};
 use crate::options::MysqlOptions;
 use crate::plain::Sizes;
 use crate::rows;
-use crate::turns::Turns;
 use crate::upkeep::{self, Upkeep};
 use crate::{MysqlProvider, PROVIDER};
 
@@ -31,9 +31,9 @@ pub(crate) struct Shared {
     pub(crate) capabilities: Capabilities,
     pub(crate) worker: String,
     pub(crate) wakes: Arc<Wakes>,
-    pub(crate) turns: Turns,
+    pub(crate) histories: ClaimHistories,
     pub(crate) sizes: Sizes,
-    /// Ends with the store.
+    /// Stops with the store.
     _upkeep: Upkeep,
 }
 
@@ -63,19 +63,19 @@ impl MysqlStore {
                 database,
                 options,
                 wakes,
-                turns: Turns::default(),
+                histories: ClaimHistories::default(),
                 sizes: Sizes::default(),
             };
             Ok(Self { shared: Arc::new(shared) })
         })
     }
 
-    /// Every migration that this program knows, for the database in a URL.
+    /// Returns every migration that this program knows, for the database of a URL.
     pub fn all_migrations(url: &str, options: &MysqlOptions) -> Result<Vec<Migration>, MessagingError> {
         Ok(migrations::all(&Database::new(url, options)?.schema))
     }
 
-    /// The migrations that a database lacks. Changes nothing.
+    /// Returns the migrations that a database lacks. Changes nothing.
     pub fn pending_migrations(
         url: &str,
         options: MysqlOptions,
@@ -87,7 +87,7 @@ impl MysqlStore {
         })
     }
 
-    /// Applies what a database lacks, and answers what that was.
+    /// Applies the migrations that a database lacks. Returns them.
     pub fn migrate(url: &str, options: MysqlOptions) -> BoxFuture<'_, Result<Vec<Migration>, MessagingError>> {
         Box::pin(async move {
             options.check()?;
@@ -96,13 +96,13 @@ impl MysqlStore {
         })
     }
 
-    /// One more connection, in the sense of the contract: each is closed by itself, and they share a pool.
+    /// Opens a connection in the sense of the contract: each is closed separately, and all share the pool.
     pub fn connect(&self) -> Result<MysqlProvider, MessagingError> {
         Ok(MysqlProvider(Provider::new(self.clone())?))
     }
 
-    /// Removes archived messages that are older than the retention, now, and answers how many. It is also done by
-    /// itself, once a minute.
+    /// Removes archived messages older than the retention. Returns how many. It also runs in the background, about once
+    /// a minute.
     pub async fn sweep_archive(&self, deadline: Deadline) -> Result<u64, MessagingError> {
         upkeep::sweep_archive(&self.shared.database, self.shared.options.archive_retention, deadline).await
     }
@@ -116,7 +116,7 @@ fn capabilities(options: &MysqlOptions) -> Capabilities {
 }
 
 impl Shared {
-    /// Tells those who wait, in this process, that something in these queues can be received.
+    /// Wakes waiting receivers of these queues in this process.
     pub(crate) fn touch<'q>(&self, queues: impl IntoIterator<Item = &'q QueueName>) {
         let queues: Vec<&QueueName> = queues.into_iter().collect();
         if queues.is_empty() {
@@ -125,7 +125,7 @@ impl Shared {
         self.wakes.tell(queues.iter().copied());
     }
 
-    /// Those of the queues that exist, by name.
+    /// Returns the names of the queues that exist.
     pub(crate) async fn queues_exist(
         &self,
         queues: &[QueueName],
@@ -134,11 +134,11 @@ impl Shared {
         let names = literal::list(queues.iter().map(|queue| literal::bytes(queue.origin().as_str().as_bytes())));
         let look = fill(&self.database.sql.queues_exist, &[("names", &names)]);
         let found = self.ask("look for queues", deadline, look).await?;
-        Ok(found.iter().map(|row| rows::text(row, 0)).collect())
+        Ok(found.iter().map(|row| rows::text(row, "name")).collect())
     }
 }
 
-/// Lists queues as existing.
+/// Returns the statements that list queues.
 pub(crate) fn ensure_queues<'q>(statement: &str, queues: impl IntoIterator<Item = &'q QueueName>) -> String {
     let ensure = |queue: &QueueName| fill(statement, &[("name", &literal::bytes(queue.as_str().as_bytes()))]);
     queues.into_iter().map(ensure).collect::<Vec<_>>().join(";\n")

@@ -1,4 +1,4 @@
-//! Encrypted connections, with the words that MySQL's own programs use in a URL: `ssl-mode` and `ssl-ca`.
+//! Encrypted connections, with the URL options of MySQL's own clients: `ssl-mode` and `ssl-ca`.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -8,9 +8,9 @@ use postrider_core::MessagingError;
 
 use crate::PROVIDER;
 
-/// Takes the words about encryption out of a URL, and answers what they ask for.
+/// Removes the TLS options from a URL. Returns the URL and the TLS configuration.
 pub(crate) fn prepare(url: &str) -> Result<(Cow<'_, str>, Option<SslOpts>), MessagingError> {
-    // The driver knows one name for both.
+    // The driver has one scheme for both.
     let url = match url.strip_prefix("mariadb:") {
         Some(rest) => Cow::Owned(format!("mysql:{rest}")),
         None => Cow::Borrowed(url),
@@ -27,9 +27,9 @@ pub(crate) fn prepare(url: &str) -> Result<(Cow<'_, str>, Option<SslOpts>), Mess
             }
             Some(("ssl-mode", word)) => mode = Some(word.to_ascii_uppercase()),
             Some(("ssl-ca", path)) => authority = Some(PathBuf::from(path)),
-            // The driver's own words. To pass them over would leave a connection plain that somebody wants encrypted.
+            // The driver's own options. Ignoring them would leave a connection unencrypted that should be encrypted.
             Some((word @ ("require_ssl" | "verify_ca" | "verify_identity" | "built_in_roots"), _)) => {
-                let why = format!("'{word}' is not used here; say ssl-mode=REQUIRED or ssl-mode=VERIFY_IDENTITY");
+                let why = format!("'{word}' is not supported; use ssl-mode=REQUIRED or ssl-mode=VERIFY_IDENTITY");
                 return Err(MessagingError::invalid("URL", why));
             }
             _ => kept.push(pair),
@@ -42,9 +42,10 @@ pub(crate) fn prepare(url: &str) -> Result<(Cow<'_, str>, Option<SslOpts>), Mess
             Some(options.with_danger_accept_invalid_certs(true).with_danger_skip_domain_validation(true))
         }
         Some("VERIFY_IDENTITY") => Some(options),
-        // The driver cannot leave a name out of account once it has asked the authority.
+        // The driver cannot verify an authority without the name.
         Some(unknown) => {
-            let why = format!("'{}' cannot be used; use DISABLED, REQUIRED or VERIFY_IDENTITY", unknown.escape_debug());
+            let why =
+                format!("'{}' is not supported; use DISABLED, REQUIRED or VERIFY_IDENTITY", unknown.escape_debug());
             return Err(MessagingError::invalid("ssl-mode", why));
         }
     };
@@ -59,7 +60,7 @@ pub(crate) fn prepare(url: &str) -> Result<(Cow<'_, str>, Option<SslOpts>), Mess
     Ok((Cow::Owned(url), options))
 }
 
-/// Whether such a mode is one with encryption.
+/// Whether a mode requires encryption.
 fn is_encrypted(mode: &str) -> bool {
     ["REQUIRED", "VERIFY_IDENTITY"].iter().any(|word| mode.eq_ignore_ascii_case(word))
 }
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_about_encryption_are_taken_out_and_others_left() {
+    fn tls_options_are_removed_and_others_kept() {
         let rewritten = |url: &str| prepare(url).map(|(url, options)| (url.into_owned(), options.is_some()));
         for (url, plain, is_encrypted) in [
             ("mysql://h/d", "mysql://h/d", false),
@@ -94,7 +95,7 @@ mod tests {
 
     #[test]
     #[cfg(not(feature = "tls"))]
-    fn a_build_without_tls_refuses_what_asks_for_it() {
+    fn a_build_without_tls_refuses_urls_that_require_it() {
         for pair in ["ssl-mode=required", "ssl-mode=VERIFY_IDENTITY", "ssl-ca=/x.pem"] {
             let refused = prepare(&format!("mysql://u:secret@h/d?{pair}")).unwrap_err().to_string();
             assert!(refused.contains(&format!("'{pair}'")) && refused.contains("feature 'tls'"), "{refused}");

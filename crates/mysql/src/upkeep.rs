@@ -1,4 +1,4 @@
-//! What has to be done now and then and belongs to nobody's call.
+//! Background work of a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::connection::Database;
 use crate::literal::{self, fill, micros};
 use crate::rows;
 
-/// How long it is from one sweep of the archive to the next.
+/// Mean interval of sweeps of the archive.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// So many archived messages are removed in one transaction.
+/// Archived messages removed in one transaction.
 const CHUNK: usize = 1000;
 
 /// Sweeps the archive until it is dropped.
@@ -25,10 +25,10 @@ impl Upkeep {
     pub(crate) fn start(database: Arc<Database>, retention: Duration) -> Self {
         let task = spawn(async move {
             loop {
-                // Chance spreads the processes that were started together.
+                // Jitter spreads processes that were started together.
                 tokio::time::sleep(EVERY.mul_f64(rand::random_range(0.5..1.5))).await;
                 if let Err(error) = sweep_archive(&database, retention, Deadline::default()).await {
-                    tracing::debug!(?error, "the archive was not swept");
+                    tracing::debug!(?error, "cannot sweep the archive");
                 }
             }
         });
@@ -42,7 +42,7 @@ impl Drop for Upkeep {
     }
 }
 
-/// Removes archived messages that are older than the retention, chunk after chunk, and answers how many.
+/// Removes archived messages older than the retention, a chunk at a time. Returns how many.
 pub(crate) async fn sweep_archive(
     database: &Database,
     retention: Duration,
@@ -56,8 +56,9 @@ pub(crate) async fn sweep_archive(
         let sweep = async {
             let sql = session.sql();
             let old = session.begin(fill(&sql.old_archive, &values)).await?;
-            let old: Vec<(String, String)> =
-                old.iter().flatten().map(|row| (rows::text(row, 0), literal::bytes(rows::bytes(row, 1)))).collect();
+            let row =
+                |row: &mysql_async::Row| (rows::text(row, "queue"), literal::bytes(rows::bytes(row, "message_id")));
+            let old: Vec<(String, String)> = old.iter().flatten().map(row).collect();
             let messages = literal::attempts_of(old.iter().map(|(queue, id)| (queue.as_str(), id.clone())));
             let attempts = fill(&sql.forget_attempts, &[("messages", &messages)]);
             session.commit(format!("{attempts};\n{}", fill(&sql.sweep_archive, &values))).await?;

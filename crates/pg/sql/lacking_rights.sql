@@ -1,4 +1,4 @@
-select t.name || ': ' || r.name
+select t.name || ': ' || r.name as lacking
 from unnest($2::text[]) as t (name)
 cross join unnest('{select,insert,update,delete}'::text[]) as r (name)
 join pg_catalog.pg_class c on c.relname = t.name

@@ -1,15 +1,15 @@
--- Everything that keeps dead rows of this database from being removed. Vacuum's own sessions do not.
-select kind, name, told, seconds, age, active
+-- What keeps dead rows of this database from being removed, but for vacuum's own sessions.
+select kind, name, details, seconds, age, active
 from (
   select 'session' as kind, a.pid::text as name,
          concat_ws(', ', 'user ' || a.usename, 'application ' || nullif(a.application_name, ''),
-                   'from ' || host(a.client_addr), a.state) as told,
+                   'from ' || host(a.client_addr), a.state) as details,
          extract(epoch from clock_timestamp() - a.xact_start)::bigint as seconds,
          greatest(age(a.backend_xid), age(a.backend_xmin))::bigint as age, true as active
   from pg_catalog.pg_stat_activity a
   where (a.backend_xid is not null or a.backend_xmin is not null) and a.pid <> pg_backend_pid()
     and (a.datname is null or a.datname = current_database())
-    -- What another role's session is, and since when it is in its transaction, is not told to everybody.
+    -- Null for sessions of other roles that this role cannot see.
     and coalesce(a.backend_type, '') not in ('autovacuum worker', 'walsender')
   union all
   select 'prepared transaction', p.gid, 'owner ' || p.owner,

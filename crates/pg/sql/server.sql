@@ -1,4 +1,5 @@
-select current_setting('server_version'), pg_catalog.pg_is_in_recovery(), current_user::text, current_database()::text,
-       pg_catalog.pg_notification_queue_usage(),
-       (select count(*) from pg_catalog.pg_stat_activity where backend_type = 'client backend'),
-       current_setting('max_connections')::bigint
+select current_setting('server_version') as version, pg_catalog.pg_is_in_recovery() as is_standby,
+       current_user::text as "user", current_database()::text as "database",
+       pg_catalog.pg_notification_queue_usage() as notification_usage,
+       (select count(*) from pg_catalog.pg_stat_activity where backend_type = 'client backend') as connections,
+       current_setting('max_connections')::bigint as max_connections

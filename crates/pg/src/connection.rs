@@ -1,4 +1,4 @@
-//! Connections to the server, and what is sent over one.
+//! Pooled connections, transactions and statements.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,71 +18,70 @@ use tokio_postgres::{Client, Config, Connection, Row, Socket, Statement};
 use crate::error::{cannot_connect, is_end_of_session, text, undone};
 use crate::tls::{self, Connector};
 
-/// How long a statement waits for somebody's lock before it gives way. Nobody who keeps to the rules holds one that
-/// long; a caller's own transaction may.
+/// Lock timeout of statements. Transactions of this program hold no lock that long; a caller's own transaction may.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// With these the plan of a statement depends neither on statistics nor on which parameters it is first used with. An
-/// unpinned generic plan of the claim took six times as long.
-const PINS: &[&str] =
+/// Planner settings that are turned off, so that the plan of a statement depends neither on statistics nor on its first
+/// parameters. A generic plan of the claim without them took six times as long.
+const DISABLED: &[&str] =
     &["enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_hashjoin", "enable_mergejoin", "jit"];
 
-/// A statement is planned once for a connection and not for every use: the server would otherwise think a plan for each
-/// set of parameters worth its while, which took a ninth of a drain's time and found the same plan.
-const PLANNED_ONCE: (&str, &str) = ("plan_cache_mode", "force_generic_plan");
+/// One plan per statement and connection. The server would otherwise plan each set of parameters, which took a ninth of
+/// a drain's time and found the same plan.
+const GENERIC_PLANS: (&str, &str) = ("plan_cache_mode", "force_generic_plan");
 
-/// A connection on which nothing was heard for so long is asked whether it still is one.
+/// Silence after which a connection is probed.
 pub(crate) const SILENCE: Duration = Duration::from_secs(30);
 
 /// One statement and its parameters.
 #[derive(Debug)]
 pub struct Step<'p> {
-    /// The statement.
+    /// The SQL text.
     pub sql: &'p str,
-    /// What it is carried out with.
+    /// Its parameters.
     pub parameters: Vec<&'p (dyn ToSql + Sync)>,
 }
 
 impl<'p> Step<'p> {
-    /// A statement with its parameters.
+    /// Returns a statement with its parameters.
     pub fn new(sql: &'p str, parameters: impl Into<Vec<&'p (dyn ToSql + Sync)>>) -> Self {
         Self { sql, parameters: parameters.into() }
     }
 
-    /// With more parameters.
+    /// Adds parameters.
     pub fn and<const N: usize>(mut self, more: [&'p (dyn ToSql + Sync); N]) -> Self {
         self.parameters.extend(more);
         self
     }
 }
 
-/// A statement that can be sent.
+/// A statement that is ready to be sent.
 enum Prepared {
-    /// The session keeps it.
+    /// Kept by the session.
     Kept(Statement),
-    /// It is sent anew each time, with the types of its parameters.
+    /// Sent anew each time, with the types of its parameters.
     Unnamed(Arc<[Type]>),
 }
 
-/// How the server is reached.
+/// The options of a connection.
 #[derive(Debug, Clone)]
 pub struct ConnectionOptions {
     /// The provider's name in errors.
     pub provider: &'static str,
-    /// How many connections are open at most.
+    /// Maximum number of open connections.
     pub pool_size: usize,
-    /// How long it may take to be connected, and to get a free connection of the pool.
+    /// Time limit to connect, and to get a free connection of the pool.
     pub connect_timeout: Duration,
-    /// How long a statement may take before it is given up.
+    /// Time limit of a statement.
     pub statement_timeout: Duration,
-    /// What the connections are called in the server's views; unset, `postrider`.
+    /// `application_name` of the connections; by default `postrider`.
     pub application_name: Option<String>,
-    /// Whether a connection keeps its settings. Behind a pooler that hands connections out for a transaction at a time it
-    /// does not, and every transaction has to make them.
+    /// Whether a connection keeps its settings. Behind a pooler in transaction mode it does not, and every transaction
+    /// sets them.
     pub keeps_settings: bool,
 }
 
-/// The server, as all connections of a store see it, and the statements that are sent to it.
+/// A database: its connection pool and its statements.
 pub struct Database<Q> {
     provider: &'static str,
     pool: Pool,
@@ -90,26 +89,26 @@ pub struct Database<Q> {
     tls: Connector,
     /// The statements.
     pub sql: Q,
-    /// How a transaction begins.
+    /// The statement that begins a transaction.
     begin: String,
-    /// Whether a statement alone may go without a transaction around it: the session is known to have the settings.
+    /// Whether a single statement may run without a transaction: the session has the settings.
     keeps_settings: bool,
-    /// The types of statements' parameters, where statements cannot be kept in a session. A lock, held for a look.
+    /// The parameter types of statements, for sessions that keep no statements. Held for a lookup.
     types: Mutex<HashMap<String, Arc<[Type]>>>,
     connect_timeout: Duration,
     statement_timeout: Duration,
-    /// Where the server is, for errors.
-    place: String,
+    /// Host and port, for errors.
+    address: String,
 }
 
 impl<Q> std::fmt::Debug for Database<Q> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Database").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("Database").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
 impl<Q> Database<Q> {
-    /// The server that a URL names. Nothing is connected yet.
+    /// Returns the database of a URL. Does not connect.
     pub fn new(url: &str, options: &ConnectionOptions, sql: Q) -> Result<Self, MessagingError> {
         let (url, tls) = tls::prepare(url, options.provider)?;
         let mut config: Config =
@@ -120,7 +119,7 @@ impl<Q> Database<Q> {
         }
         config.connect_timeout(options.connect_timeout);
         if config.get_keepalives_idle() > SILENCE {
-            // The driver's own two hours are longer than any firewall remembers a connection.
+            // The driver's default of two hours is longer than firewalls keep connections.
             config.keepalives_idle(SILENCE).keepalives_interval(SILENCE / 3).keepalives_retries(3);
         }
         if config.get_tcp_user_timeout().is_none() {
@@ -129,11 +128,11 @@ impl<Q> Database<Q> {
         if config.get_application_name().is_none() || options.application_name.is_some() {
             config.application_name(options.application_name.as_deref().unwrap_or(APPLICATION_NAME));
         }
-        let settings: Vec<(&str, String)> = PINS
+        let settings: Vec<(&str, String)> = DISABLED
             .iter()
             .map(|pin| (*pin, "off".to_owned()))
             .chain([
-                (PLANNED_ONCE.0, PLANNED_ONCE.1.to_owned()),
+                (GENERIC_PLANS.0, GENERIC_PLANS.1.to_owned()),
                 ("statement_timeout", options.statement_timeout.as_millis().to_string()),
                 ("lock_timeout", LOCK_TIMEOUT.as_millis().to_string()),
                 ("idle_in_transaction_session_timeout", (options.statement_timeout * 2).as_millis().to_string()),
@@ -154,7 +153,7 @@ impl<Q> Database<Q> {
         );
         let pool = Pool::builder(manager)
             .max_size(options.pool_size)
-            // The one that was used last: its server process has everything at hand.
+            // The connection used last: its server process has warm caches.
             .queue_mode(QueueMode::Lifo)
             .runtime(Runtime::Tokio1)
             .build()
@@ -162,7 +161,7 @@ impl<Q> Database<Q> {
         Ok(Self {
             provider: options.provider,
             pool,
-            place: place(&config),
+            address: address(&config),
             config,
             tls,
             sql,
@@ -174,7 +173,7 @@ impl<Q> Database<Q> {
         })
     }
 
-    /// A connection of the pool, for one piece of work.
+    /// Returns a connection of the pool, for one unit of work.
     pub async fn session(&self, operation: &'static str, deadline: Deadline) -> Result<Session<'_, Q>, MessagingError> {
         deadline.check(operation)?;
         let patience = deadline.remaining().map_or(self.connect_timeout, |left| left.min(self.connect_timeout));
@@ -187,14 +186,14 @@ impl<Q> Database<Q> {
         let provider = self.provider;
         let failed = |detail: String| MessagingError::Connection { provider, detail, source: None };
         match error {
-            PoolError::Backend(error) => cannot_connect(self.provider, &self.place, error),
+            PoolError::Backend(error) => cannot_connect(self.provider, &self.address, error),
             PoolError::Timeout(TimeoutType::Wait) => {
                 let all = self.pool.status().max_size;
                 MessagingError::busy(format!(
                     "{provider}: all {all} connections of the pool are busy; allow more with pool_size"
                 ))
             }
-            PoolError::Timeout(_) => failed(format!("{} does not answer", self.place)),
+            PoolError::Timeout(_) => failed(format!("{} does not answer", self.address)),
             PoolError::Closed => MessagingError::Closed { provider },
             error => failed(error.to_string()),
         }
@@ -208,23 +207,23 @@ impl<Q> Database<Q> {
         self.types().get(sql).cloned()
     }
 
-    /// A connection of its own, outside the pool: the driver ends with it.
+    /// Connects outside the pool. The driver ends with the connection.
     pub(crate) async fn connect_apart(&self) -> Result<(Client, Connection<Socket, Encrypted>), MessagingError> {
         let connecting = tokio::time::timeout(self.connect_timeout, self.config.connect(self.tls.clone()));
         match connecting.await {
-            Ok(connected) => connected.map_err(|error| cannot_connect(self.provider, &self.place, error)),
+            Ok(connected) => connected.map_err(|error| cannot_connect(self.provider, &self.address, error)),
             Err(_) => {
-                let detail = format!("{} does not answer", self.place);
+                let detail = format!("{} does not answer", self.address);
                 Err(MessagingError::Connection { provider: self.provider, detail, source: None })
             }
         }
     }
 }
 
-/// What connections are called in the server's views.
+/// Default `application_name`.
 const APPLICATION_NAME: &str = "postrider";
 
-fn place(config: &Config) -> String {
+fn address(config: &Config) -> String {
     let hosts = config.get_hosts().iter().map(|host| match host {
         tokio_postgres::config::Host::Tcp(name) => name.clone(),
         tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
@@ -233,10 +232,10 @@ fn place(config: &Config) -> String {
     format!("{}:{port}", hosts.collect::<Vec<_>>().join(","))
 }
 
-/// What a connection is read from and written to.
+/// The stream of a connection.
 pub(crate) type Encrypted = <Connector as MakeTlsConnect<Socket>>::Stream;
 
-/// One connection, for one piece of work. Dropped in the middle of a transaction, the connection is closed.
+/// A pooled connection, for one unit of work. If it is dropped inside a transaction, the connection is closed.
 pub struct Session<'d, Q> {
     database: &'d Database<Q>,
     object: Option<Object>,
@@ -260,24 +259,24 @@ impl<'d, Q> Session<'d, Q> {
         self.object.as_ref().ok_or_else(|| MessagingError::Closed { provider: self.database.provider }.into())
     }
 
-    /// Waits for an answer of the server, but not for ever: a connection may have fallen silent without an end.
+    /// Waits for an answer of the server, up to a timeout: a silent connection may never end.
     async fn answered<T>(
         &self,
         phase: Phase,
         call: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Undone> {
-        let Database { provider, place, statement_timeout, .. } = self.database;
-        // Longer than the server takes to give up a statement by itself.
+        let Database { provider, address, statement_timeout, .. } = self.database;
+        // Longer than the server's own statement timeout.
         let patience = *statement_timeout + LOCK_TIMEOUT;
         let Ok(answer) = tokio::time::timeout(patience, call).await else {
-            let detail = format!("{place} has not answered for {patience:?}");
+            let detail = format!("{address} has not answered for {patience:?}");
             let silent = MessagingError::Connection { provider, detail, source: None };
             return Err(if phase == Phase::Committing { Undone::Unknown(silent) } else { Undone::NotDone(silent) });
         };
         answer.map_err(|error| undone(provider, self.operation, phase, error))
     }
 
-    /// A statement that can be sent. Inside a transaction, where the connection does not keep its settings.
+    /// Prepares a statement. Without kept settings it must be inside a transaction.
     async fn prepared(&self, sql: &str) -> Result<Prepared, Undone> {
         if self.database.keeps_settings {
             return Ok(Prepared::Kept(self.answered(Phase::BeforeCommit, self.client()?.prepare_cached(sql)).await?));
@@ -285,15 +284,15 @@ impl<'d, Q> Session<'d, Q> {
         if let Some(types) = self.database.known_types(sql) {
             return Ok(Prepared::Unnamed(types));
         }
-        // The server is asked once what the parameters are. The statement must not outlive the transaction: what follows
-        // may go to another connection of the server, and another program may be given this one.
+        // Ask the server for the parameter types once. The statement must end with the transaction: a pooler may give
+        // this server connection to another program, and this program another one.
         let statement = self.answered(Phase::BeforeCommit, self.client()?.prepare(sql)).await?;
         let types: Arc<[Type]> = statement.params().into();
         self.database.types().insert(sql.to_owned(), types.clone());
         Ok(Prepared::Unnamed(types))
     }
 
-    /// Learns what the server has to be told of these steps' parameters, in a transaction of its own.
+    /// Reads the parameter types of steps from the server, in a transaction of its own.
     async fn learn(&mut self, steps: &[Step<'_>]) -> Result<(), Undone> {
         if self.database.keeps_settings || steps.iter().all(|step| self.database.known_types(step.sql).is_some()) {
             return Ok(());
@@ -311,7 +310,7 @@ impl<'d, Q> Session<'d, Q> {
         sql: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        // Closed only between two pieces of work.
+        // `None` only after the session has ended.
         let Some(client) = &self.object else { return Ok(Vec::new()) };
         match prepared {
             Prepared::Kept(statement) => client.query(statement, parameters).await,
@@ -322,11 +321,10 @@ impl<'d, Q> Session<'d, Q> {
         }
     }
 
-    /// Carries all steps out in one transaction. All of them are sent before the first answer is awaited: one round
-    /// trip, one fsync.
+    /// Runs all steps in one transaction. They are sent before the first answer is awaited: one round trip, one fsync.
     pub async fn run(&mut self, steps: &[Step<'_>]) -> Result<Vec<Vec<Row>>, Undone> {
         self.learn(steps).await?;
-        // Until everything was answered: a connection that fell silent is closed with the session.
+        // Until everything is answered, so that a silent connection is closed with the session.
         self.is_open = true;
         let answers = self.prepare_and_send(steps).await;
         self.is_open = matches!(
@@ -344,7 +342,7 @@ impl<'d, Q> Session<'d, Q> {
         self.send(steps, &statements).await
     }
 
-    /// Carries one step out, in a transaction of its own.
+    /// Runs one step in a transaction of its own. Returns its rows.
     pub async fn ask(&mut self, step: Step<'_>) -> Result<Vec<Row>, Undone> {
         Ok(self.run(&[step]).await?.pop().unwrap_or_default())
     }
@@ -359,51 +357,53 @@ impl<'d, Q> Session<'d, Q> {
             .iter()
             .zip(statements)
             .map(|(step, statement)| self.ask_prepared(statement, step.sql, &step.parameters));
-        // Polled in this order, and each sends what it has when it is first polled.
+        // Polled in this order; each sends its message at its first poll.
         let begin_and_ask = join(client.batch_execute(&self.database.begin), join_all(queries));
         let all = async { Ok(join(begin_and_ask, client.batch_execute("commit")).await) };
         let ((begun, rows), committed) = self.answered(Phase::Committing, all).await?;
-        // A server that says no ends the transaction then and there. A connection that breaks says nothing, and the
-        // commit was on its way too; so it was when the server, or a pooler before it, ends the session.
-        let said_no = |error: tokio_postgres::Error| {
+        // An error of the server aborts the transaction. A broken connection reports nothing, and the commit was on its
+        // way too; the same holds when the server, or a pooler before it, ends the session.
+        let refused = |error: tokio_postgres::Error| {
             let is_no = error.as_db_error().is_some_and(|answer| !is_end_of_session(answer));
             let phase = if is_no { Phase::BeforeCommit } else { Phase::Committing };
             undone(self.database.provider, self.operation, phase, error)
         };
-        begun.map_err(said_no)?;
-        let rows = rows.into_iter().collect::<Result<Vec<_>, _>>().map_err(said_no)?;
+        begun.map_err(refused)?;
+        let rows = rows.into_iter().collect::<Result<Vec<_>, _>>().map_err(refused)?;
         committed.map_err(|error| undone(self.database.provider, self.operation, Phase::Committing, error))?;
         Ok(rows)
     }
 
-    /// Begins a transaction whose steps depend on each other's answers.
+    /// Begins a transaction whose steps depend on each other.
     pub async fn begin(&mut self) -> Result<(), Undone> {
         self.is_open = true;
         self.answered(Phase::BeforeCommit, self.client()?.batch_execute(&self.database.begin)).await
     }
 
-    /// A statement inside a transaction that was begun.
+    /// Runs a statement inside an open transaction.
     pub async fn query(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Undone> {
         let statement = self.prepared(sql).await?;
         self.answered(Phase::BeforeCommit, self.ask_prepared(&statement, sql, parameters)).await
     }
 
-    /// Locks rows inside a transaction that was begun: by the statement `lock_free`, which passes by what others have.
-    /// Answers those of the rows that `held` finds and somebody else has.
+    /// Locks rows inside an open transaction, by the statement `lock_free`, which skips locked rows. Returns the rows
+    /// that `held` finds and other transactions have locked.
     pub async fn lock_free(&self, lock_free: &str, held: &Step<'_>) -> Result<HashSet<i64>, Undone> {
         let free = self.query(lock_free, &held.parameters).await?;
-        let free: HashSet<i64> = free.iter().map(|row| row.get(0)).collect();
+        // Both statements return the id of the row first.
+        let ids = |rows: &[Row]| -> HashSet<i64> { rows.iter().map(|row| row.get(0)).collect() };
+        let free = ids(&free);
         let held = self.query(held.sql, &held.parameters).await?;
-        Ok(held.iter().map(|row| row.get(0)).filter(|row| !free.contains(row)).collect())
+        Ok(ids(&held).into_iter().filter(|row| !free.contains(row)).collect())
     }
 
-    /// Several statements without parameters inside a transaction that was begun.
+    /// Runs several statements without parameters inside an open transaction.
     pub async fn batch(&self, sql: &str) -> Result<(), Undone> {
         let done = self.client()?.batch_execute(sql).await;
         done.map_err(|error| undone(self.database.provider, self.operation, Phase::BeforeCommit, error))
     }
 
-    /// The lines that a statement without parameters answers, which need not be one that can be prepared.
+    /// Returns the text lines of a statement without parameters, which need not be preparable.
     pub async fn lines(&self, sql: &str) -> Result<Vec<String>, Undone> {
         let answers = self.client()?.simple_query(sql).await;
         let answers =
@@ -415,14 +415,14 @@ impl<'d, Q> Session<'d, Q> {
         Ok(answers.iter().filter_map(line).collect())
     }
 
-    /// Ends a transaction that was begun, for good.
+    /// Commits the open transaction.
     pub async fn commit(&mut self) -> Result<(), Undone> {
         let committed = self.answered(Phase::Committing, self.client()?.batch_execute("commit")).await;
         self.is_open = committed.is_err();
         committed
     }
 
-    /// Ends a transaction that was begun, without a trace.
+    /// Rolls the open transaction back.
     pub async fn rollback(&mut self) -> Result<(), Undone> {
         let rolled_back = self.answered(Phase::BeforeCommit, self.client()?.batch_execute("rollback")).await;
         self.is_open = rolled_back.is_err();

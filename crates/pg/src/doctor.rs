@@ -1,4 +1,4 @@
-//! What can be wrong with a server, whoever's tables are on it.
+//! Checks of a server, and of a provider's schema on it.
 
 use std::time::Instant;
 
@@ -9,18 +9,18 @@ use tokio_postgres::Row;
 use crate::connection::{Database, Step};
 use crate::migrations::Migrations;
 
-/// A transaction that is open for less long holds nothing up.
+/// Age, in seconds, below which a transaction is not reported.
 const BRIEF_SECONDS: i64 = 5;
-/// From here on it does.
+/// Age, in seconds, from which a transaction is a warning.
 const LONG_SECONDS: i64 = 60;
-/// A slot or a standby that is so many transactions behind keeps a lot of dead rows.
+/// Age, in transactions, from which a slot or a standby is a warning.
 const FAR_BEHIND: i64 = 1_000_000;
-/// So many dead rows are worth a word.
+/// Number of dead rows from which a table is reported.
 const MANY_DEAD: i64 = 200_000;
 
-/// Looks at a database, the server that it is on, and a provider's schema there. Changes nothing.
+/// Examines a database, its server, and a provider's schema. Changes nothing.
 ///
-/// `tables` are those of the schema that the provider reads and writes; rows of the `busy` ones come and go.
+/// `tables` are those that the provider reads and writes; rows of the `busy` ones come and go.
 pub async fn examine<Q>(
     database: &Database<Q>,
     migrations: &Migrations,
@@ -51,7 +51,7 @@ pub async fn examine<Q>(
     findings
 }
 
-/// Looks at the server: its version, its settings, who pins old rows, how full the notification queue is.
+/// Examines the server: its version, settings and connections, what keeps dead rows, and the notification queue.
 async fn examine_server<Q>(database: &Database<Q>, deadline: Deadline) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |check, result: Result<Vec<Finding>, Undone>| match result {
@@ -71,17 +71,17 @@ async fn ask<Q>(database: &Database<Q>, deadline: Deadline, step: Step<'_>) -> R
 async fn server<Q>(database: &Database<Q>, deadline: Deadline) -> Result<Vec<Finding>, Undone> {
     let rows = ask(database, deadline, Step::new(include_str!("../sql/server.sql"), [])).await?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
-    let (version, user, name): (&str, &str, &str) = (row.get(0), row.get(2), row.get(3));
+    let (version, user, name): (&str, &str, &str) = (row.get("version"), row.get("user"), row.get("database"));
     let mut findings = vec![Finding::fine("server", format!("PostgreSQL {version}, database '{name}', user '{user}'"))];
-    if row.get(1) {
+    if row.get("is_standby") {
         findings.push(Finding::new(
             "server",
             Severity::Problem,
-            "it is a standby, which may only be read",
+            "it is a standby, which is read-only",
             "name the primary in the URL",
         ));
     }
-    let usage: f64 = row.get(4);
+    let usage: f64 = row.get("notification_usage");
     let percent = format!("the notification queue is {:.1} % full", usage * 100.0);
     findings.push(if usage < 0.1 {
         Finding::fine("notifications", percent)
@@ -91,11 +91,11 @@ async fn server<Q>(database: &Database<Q>, deadline: Deadline) -> Result<Vec<Fin
             "notifications",
             severity,
             percent,
-            "a session that listens has been in a transaction for long; end that transaction (see 'old rows'). When the \
-             queue is full, every commit that notifies fails",
+            "a listening session has been in a transaction for long; end that transaction (see 'old rows'). When the queue \
+             is full, every commit that notifies fails",
         )
     });
-    let (used, most): (i64, i64) = (row.get(5), row.get(6));
+    let (used, most): (i64, i64) = (row.get("connections"), row.get("max_connections"));
     let connections = format!("{used} of {most} connections are in use");
     findings.push(if used.saturating_mul(10) < most.saturating_mul(8) {
         Finding::fine("connections", connections)
@@ -106,20 +106,20 @@ async fn server<Q>(database: &Database<Q>, deadline: Deadline) -> Result<Vec<Fin
     Ok(findings)
 }
 
-/// Where this role's tables go that are made without the name of a schema.
+/// Checks whether tables that this role creates without a schema name would go to the provider's schema.
 async fn search_path<Q>(database: &Database<Q>, schema: &str, deadline: Deadline) -> Result<Vec<Finding>, Undone> {
     let rows = ask(database, deadline, Step::new(include_str!("../sql/search_path.sql"), [&schema as _])).await?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
-    let (is_ours, path, role): (bool, &str, &str) = (row.get(0), row.get(1), row.get(2));
+    let (is_ours, path, role): (bool, &str, &str) = (row.get("is_ours"), row.get("search_path"), row.get("role"));
     Ok(vec![if is_ours {
         let found = format!(
-            "role '{role}' has search_path = {path}, which leads into schema '{schema}': a table that it makes without \
-             the name of a schema stands among those of Postrider"
+            "role '{role}' has search_path = {path}, which leads into schema '{schema}': a table that it creates without a \
+             schema name goes there, among Postrider's"
         );
         let quoted = role.replace('"', "\"\"");
         let fix = format!(
-            "`alter role \"{quoted}\" set search_path = public`, or connect with a role of another name; then move what \
-             stands there by mistake"
+            "`alter role \"{quoted}\" set search_path = public`, or connect with a role of another name; then move such \
+             tables elsewhere"
         );
         Finding::new("search path", Severity::Warning, found, fix)
     } else {
@@ -129,7 +129,8 @@ async fn search_path<Q>(database: &Database<Q>, schema: &str, deadline: Deadline
 
 async fn settings<Q>(database: &Database<Q>, deadline: Deadline) -> Result<Vec<Finding>, Undone> {
     let rows = ask(database, deadline, Step::new(include_str!("../sql/settings.sql"), [])).await?;
-    let value = |name: &str| rows.iter().find(|row| row.get::<_, &str>(0) == name).map(|row| row.get::<_, &str>(1));
+    let setting = |row: &Row, name: &str| row.get::<_, &str>("name") == name;
+    let value = |name: &str| rows.iter().find(|row| setting(row, name)).map(|row| row.get::<_, &str>("setting"));
     let mut findings = Vec::new();
     let judged = [
         ("durability", "fsync", "off", Severity::Problem, "a crash of the machine can lose and damage everything"),
@@ -138,21 +139,21 @@ async fn settings<Q>(database: &Database<Q>, deadline: Deadline) -> Result<Vec<F
             "full_page_writes",
             "off",
             Severity::Warning,
-            "a crash in the middle of a page's write can damage it, unless the file system writes pages whole",
+            "a crash during a page write can damage the page, unless the file system writes pages whole",
         ),
         (
             "durability",
             "synchronous_commit",
             "off",
             Severity::Problem,
-            "a commit is answered before it is on the disk: a crash loses messages that were accepted",
+            "a commit is answered before it is on disk: a crash loses accepted messages",
         ),
         (
             "vacuum",
             "autovacuum",
             "off",
             Severity::Problem,
-            "nobody removes dead rows: the tables grow and claims slow down",
+            "dead rows are not removed: the tables grow and claims slow down",
         ),
         (
             "vacuum",
@@ -178,7 +179,7 @@ async fn settings<Q>(database: &Database<Q>, deadline: Deadline) -> Result<Vec<F
             "server",
             Severity::Problem,
             "default_transaction_read_only = on: nothing can be written",
-            "set it off for this user, or name another server",
+            "set it off for this user, or connect to another server",
         ));
     }
     if !findings.iter().any(|finding| finding.check == "durability") {
@@ -188,7 +189,7 @@ async fn settings<Q>(database: &Database<Q>, deadline: Deadline) -> Result<Vec<F
     Ok(findings)
 }
 
-/// Who keeps dead rows from being removed, and for how long.
+/// Reports what keeps dead rows from being removed, and for how long.
 async fn pins<Q>(database: &Database<Q>, deadline: Deadline) -> Result<Vec<Finding>, Undone> {
     let rows = ask(database, deadline, Step::new(include_str!("../sql/pins.sql"), [&BRIEF_SECONDS as _])).await?;
     let findings: Vec<Finding> = rows.iter().map(pin).collect();
@@ -197,23 +198,23 @@ async fn pins<Q>(database: &Database<Q>, deadline: Deadline) -> Result<Vec<Findi
 }
 
 fn pin(row: &Row) -> Finding {
-    let (kind, name, told): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
-    let (seconds, age): (Option<i64>, Option<i64>) = (row.get(3), row.get(4));
-    let (age, is_active) = (age.unwrap_or(0), row.get::<_, bool>(5));
+    let (kind, name, details): (&str, &str, &str) = (row.get("kind"), row.get("name"), row.get("details"));
+    let (seconds, age): (Option<i64>, Option<i64>) = (row.get("seconds"), row.get("age"));
+    let (age, is_active) = (age.unwrap_or(0), row.get::<_, bool>("active"));
     let since = match seconds {
         Some(seconds) => format!("for {seconds} s ({age} transactions)"),
         None => format!("for {age} transactions"),
     };
-    let idle = if is_active { "" } else { ", used by nobody" };
-    let found = format!("{kind} {name} ({told}{idle}) keeps dead rows from being removed, {since}");
+    let idle = if is_active { "" } else { ", not in use" };
+    let found = format!("{kind} {name} ({details}{idle}) keeps dead rows from being removed, {since}");
     let fix = match kind {
         "session" => format!(
             "end it with `select pg_terminate_backend({name})`; idle_in_transaction_session_timeout ends such sessions \
-             by itself"
+             automatically"
         ),
         "prepared transaction" => format!("end it with `commit prepared '{name}'` or `rollback prepared '{name}'`"),
         "replication slot" => {
-            format!("have its reader catch up, or remove it with `select pg_drop_replication_slot('{name}')`")
+            format!("let its reader catch up, or drop it with `select pg_drop_replication_slot('{name}')`")
         }
         _ => "end its long queries, or set hot_standby_feedback = off there".to_owned(),
     };
@@ -221,7 +222,7 @@ fn pin(row: &Row) -> Finding {
     Finding::new("old rows", if is_long { Severity::Warning } else { Severity::Note }, found, fix)
 }
 
-/// How many dead rows some tables of a schema have, and how large they are.
+/// Reports dead rows and sizes of tables of a schema.
 pub async fn examine_tables<Q>(
     database: &Database<Q>,
     schema: &str,
@@ -236,20 +237,21 @@ pub async fn examine_tables<Q>(
 }
 
 fn table(schema: &str, row: &Row) -> Finding {
-    let (name, live, dead, bytes): (&str, i64, i64, i64) = (row.get(0), row.get(1), row.get(2), row.get(3));
-    let vacuum = match row.get::<_, Option<i64>>(4) {
+    let (name, live, dead, bytes): (&str, i64, i64, i64) =
+        (row.get("name"), row.get("live"), row.get("dead"), row.get("bytes"));
+    let vacuum = match row.get::<_, Option<i64>>("vacuum_seconds") {
         Some(seconds) => format!("vacuumed {seconds} s ago"),
         None => "never vacuumed".to_owned(),
     };
     let share = if dead == 0 { 0 } else { 100 * dead / (live + dead) };
-    // In megabytes, because nobody acts on less.
+    // Smaller units are noise.
     let megabytes = bytes / 1_000_000;
     let found = format!("{schema}.{name}: {live} rows, {dead} dead ({share} %), {megabytes} MB, {vacuum}");
     if dead < MANY_DEAD || dead < live {
         return Finding::fine("tables", found);
     }
     let fix = format!(
-        "see 'old rows' for who keeps them; if nobody does, `vacuum {schema}.{name}`, and let autovacuum run more often \
+        "see 'old rows' for what keeps them; if nothing does, `vacuum {schema}.{name}`, and let autovacuum run more often \
          (autovacuum_naptime, autovacuum_max_workers)"
     );
     Finding::new("tables", if dead < 10 * MANY_DEAD { Severity::Note } else { Severity::Warning }, found, fix)
@@ -263,28 +265,29 @@ async fn schema<Q>(database: &Database<Q>, migrations: &Migrations, deadline: De
 }
 
 async fn missing_tables<Q>(database: &Database<Q>, name: &str, tables: &[&str], deadline: Deadline) -> Vec<Finding> {
-    let look = "select t from unnest($2::text[]) as t \
+    let look = "select t as name from unnest($2::text[]) as t \
                 where to_regclass(format('%I.%I', $1::text, t)) is null";
     match ask(database, deadline, Step::new(look, [&name as _, &tables as _])).await {
         Ok(rows) if rows.is_empty() => Vec::new(),
         Ok(rows) => {
-            let missing: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
-            let found = format!("'{name}' lacks the tables {}, although its migrations are noted", missing.join(", "));
-            let fix = "restore them from a backup; or give the schema up, with what is in it: `drop schema … cascade`, \
-                       then `postrider migrate URL`";
+            let missing: Vec<&str> = rows.iter().map(|row| row.get("name")).collect();
+            let found =
+                format!("'{name}' lacks the tables {}, although its migrations are recorded", missing.join(", "));
+            let fix = "restore them from a backup; or drop the schema with everything in it: `drop schema … cascade`, then \
+                       `postrider migrate URL`";
             vec![Finding::new("schema", Severity::Problem, found, fix)]
         }
         Err(error) => vec![Finding::unseen("schema", error.into_harmless())],
     }
 }
 
-/// The rights on tables that the user lacks.
+/// Reports the rights on tables that the user lacks.
 pub async fn rights<Q>(database: &Database<Q>, name: &str, tables: &[&str], deadline: Deadline) -> Vec<Finding> {
     let step = Step::new(include_str!("../sql/lacking_rights.sql"), [&name as _, &tables as _]);
     match ask(database, deadline, step).await {
         Ok(rows) if rows.is_empty() => vec![Finding::fine("rights", "all that are needed")],
         Ok(rows) => {
-            let lacking: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+            let lacking: Vec<String> = rows.iter().map(|row| row.get("lacking")).collect();
             let fix = format!(
                 "an owner grants them: `grant usage on schema {name} to USER; grant select, insert, update, delete on all \
                  tables in schema {name} to USER`"
@@ -299,7 +302,7 @@ async fn indexes<Q>(database: &Database<Q>, migrations: &Migrations, deadline: D
     let name = migrations.schema.name();
     let there = ask(database, deadline, Step::new(include_str!("../sql/index_state.sql"), [&name as _])).await;
     let there: Vec<(String, bool)> = match there {
-        Ok(rows) => rows.iter().map(|row| (row.get(0), row.get(1))).collect(),
+        Ok(rows) => rows.iter().map(|row| (row.get("name"), row.get("is_valid"))).collect(),
         Err(error) => return vec![Finding::unseen("indexes", error.into_harmless())],
     };
     let known = migrations.indexes();
@@ -307,18 +310,18 @@ async fn indexes<Q>(database: &Database<Q>, migrations: &Migrations, deadline: D
     for (index, statement) in &known {
         let found = match there.iter().find(|(name, _)| name == index) {
             Some((_, true)) => continue,
-            Some((_, false)) => format!("index {index} is not valid, so that it is kept up and never used"),
-            None => format!("index {index} is missing: claims and settles walk whole tables"),
+            Some((_, false)) => format!("index {index} is invalid: it is maintained and never used"),
+            None => format!("index {index} is missing: claims and settles read whole tables"),
         };
         let again = if there.iter().any(|(name, _)| name == index) {
             format!("drop index {}.{index}; {statement}", migrations.schema.quoted())
         } else {
             statement.clone()
         };
-        findings.push(Finding::new("indexes", Severity::Problem, found, format!("make it: `{again}`")));
+        findings.push(Finding::new("indexes", Severity::Problem, found, format!("create it: `{again}`")));
     }
     if findings.is_empty() {
-        findings.push(Finding::fine("indexes", format!("all {} are there and valid", known.len())));
+        findings.push(Finding::fine("indexes", format!("all {} exist and are valid", known.len())));
     }
     findings
 }

@@ -1,11 +1,11 @@
 //! Connections to PostgreSQL for the providers that live there.
 //!
-//! **The idea.** A provider has statements and knows what they mean; here is how they reach the server: a pool whose
-//! sessions pin the planner, transactions whose statements are all sent before the first answer is awaited, errors sorted
-//! by whether the work was done, and a connection apart that hears notifications.
+//! **Idea.** A provider has the statements; this crate runs them: a pool whose sessions have fixed planner settings,
+//! transactions whose statements are all sent before the first answer is awaited, errors classified by whether the work
+//! was done, and a separate connection that listens for notifications.
 //!
-//! **The invariant.** A session that is dropped in the middle of a transaction is closed, so that nobody else goes on in
-//! it. An answer that was lost is never taken for a refusal.
+//! **Invariant.** A session that is dropped inside a transaction is closed, so that no other work continues in it. A
+//! lost answer is never reported as a refusal.
 
 pub mod columns;
 mod connection;
@@ -22,10 +22,10 @@ pub use tokio_postgres;
 pub use connection::{ConnectionOptions, Database, Session, Step};
 pub use error::{cannot_connect, is_missing_table, text, undone};
 pub use migrations::{Known, Migration, Migrations};
-pub use notifier::{Hint, Missed, NOTIFY, Notifier, Ride};
+pub use notifier::{Hint, HintBatch, Missed, NOTIFY, Notifier};
 pub use schema::Schema;
 
-/// What failed attempts are signed with: the name that was given, or else the host's and the process's number.
+/// Returns the worker name in failed attempts: the given one, or the host name and the process id.
 pub fn worker_name(given: Option<&str>) -> String {
     given.map_or_else(this_process, str::to_owned)
 }

@@ -1,7 +1,7 @@
-//! Hears on a connection of its own what other processes tell.
+//! Listens for notifications of other processes on a separate connection.
 //!
-//! The connection is never in a transaction, so it keeps no old row alive. When it breaks it is opened again, a little
-//! later each time; whoever waits is told then, because nobody knows what was missed.
+//! The connection is never in a transaction, so it keeps no dead rows. If it breaks, it is reopened with backoff; then
+//! all waiting receivers are woken, because hints may have been missed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,29 +16,29 @@ use crate::connection::{Database, SILENCE};
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What a listener hears.
+/// An event of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heard<'m> {
-    /// The connection is new: anything may have been missed.
-    Anything,
+pub(crate) enum ListenerEvent<'m> {
+    /// The connection is new; notifications may have been missed.
+    Connected,
     /// A notification.
-    Told {
-        /// The channel it was sent on.
+    Notification {
+        /// Its channel.
         channel: &'m str,
-        /// What it says.
+        /// Its payload.
         payload: &'m str,
     },
 }
 
-/// Listens for ever, on channels to which others may be added. Ends when nobody can add any more.
+/// Listens to channels, to which others may be added. Ends when its sender is dropped.
 pub(crate) async fn listen<Q>(
     database: Arc<Database<Q>>,
     mut channels: watch::Receiver<Vec<String>>,
-    heard: impl Fn(Heard<'_>),
+    on_event: impl Fn(ListenerEvent<'_>),
 ) {
     let mut pause = FIRST_PAUSE;
     loop {
-        if hear(&database, &mut channels, &heard).await {
+        if listen_once(&database, &mut channels, &on_event).await {
             pause = FIRST_PAUSE;
         }
         tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -46,16 +46,16 @@ pub(crate) async fn listen<Q>(
     }
 }
 
-/// Listens until the connection breaks. Answers whether there was one.
-async fn hear<Q>(
+/// Listens until the connection breaks. Returns whether it was established.
+async fn listen_once<Q>(
     database: &Database<Q>,
     channels: &mut watch::Receiver<Vec<String>>,
-    heard: &impl Fn(Heard<'_>),
+    on_event: &impl Fn(ListenerEvent<'_>),
 ) -> bool {
     let Ok((client, mut connection)) = database.connect_apart().await else { return false };
     let mut messages = poll_fn(move |context| connection.poll_message(context));
     let mut has_begun = false;
-    // Whether channels are listened to that were not before.
+    // Whether the command contains new channels.
     let mut is_new = true;
     loop {
         let command = commands(&channels.borrow_and_update());
@@ -69,7 +69,7 @@ async fn hear<Q>(
                     }
                     (is_subscribed, has_begun) = (true, true);
                     if is_new {
-                        heard(Heard::Anything);
+                        on_event(ListenerEvent::Connected);
                     }
                     continue;
                 }
@@ -80,7 +80,7 @@ async fn hear<Q>(
                     }
                     Err(_) => return has_begun,
                 },
-                // To listen again changes nothing, and shows whether anybody is there.
+                // Repeating `listen` changes nothing and probes the connection.
                 () = tokio::time::sleep(SILENCE), if is_subscribed => {
                     is_new = false;
                     break;
@@ -88,8 +88,9 @@ async fn hear<Q>(
                 message = messages.next() => message,
             };
             match message {
-                Some(Ok(AsyncMessage::Notification(told))) => {
-                    heard(Heard::Told { channel: told.channel(), payload: told.payload() });
+                Some(Ok(AsyncMessage::Notification(notification))) => {
+                    let (channel, payload) = (notification.channel(), notification.payload());
+                    on_event(ListenerEvent::Notification { channel, payload });
                 }
                 Some(Ok(_)) => {}
                 Some(Err(_)) | None => return has_begun,
@@ -98,7 +99,7 @@ async fn hear<Q>(
     }
 }
 
-/// To listen twice to a channel is to listen once.
+/// Returns the commands. Listening twice to a channel is the same as once.
 fn commands(channels: &[String]) -> String {
     let listen = |channel: &String| format!("listen \"{}\"", channel.replace('"', "\"\""));
     channels.iter().map(listen).collect::<Vec<_>>().join("; ")

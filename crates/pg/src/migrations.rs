@@ -1,8 +1,8 @@
-//! The schema, step by step.
+//! Migrations of a schema.
 //!
-//! A step names the oldest program that can still work with it: a program before it uses a newer schema when all newer
-//! steps allow it, so that programs of two versions can run side by side during an upgrade. Any number of processes may
-//! apply them at once: an advisory lock lets one go first, and the others find nothing to do.
+//! A migration names the oldest program that can work with it: an older program accepts a newer schema if all newer
+//! migrations allow it, so programs of two versions can run side by side during an upgrade. Any number of processes may
+//! migrate at once: an advisory lock admits one, and the others find nothing to do.
 
 use std::sync::Arc;
 
@@ -12,55 +12,55 @@ use postrider_provider::Undone;
 use crate::connection::{Database, Session};
 use crate::schema::Schema;
 
-/// The oldest server that is known to have everything that is used.
+/// The oldest supported server.
 const OLDEST_SERVER: i32 = 13;
 
-/// A step of the schema.
+/// A migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migration {
-    /// Its number; steps are applied in this order.
+    /// Its number; migrations are applied in this order.
     pub version: i64,
     /// Its name.
     pub name: &'static str,
-    /// What it does, with the schema's name in it.
+    /// Its SQL, with the name of the schema.
     pub sql: String,
     /// The schema version of the oldest program that can work with the database afterwards.
     pub works_since: i64,
 }
 
-/// A step as a program has it.
+/// A migration in a program.
 #[derive(Debug)]
 pub struct Known {
     /// Its number.
     pub version: i64,
     /// Its name.
     pub name: &'static str,
-    /// What it does, with `{schema}` for the schema's name.
+    /// Its SQL, with `{schema}` for the name of the schema.
     pub sql: &'static str,
     /// The schema version of the oldest program that can work with the database afterwards.
     pub works_since: i64,
 }
 
-/// Every step of a provider's schema, in order.
+/// The migrations of a provider's schema, in order.
 #[derive(Debug)]
 pub struct Migrations {
     /// The provider's name in errors.
     pub provider: &'static str,
-    /// The schema that they are for.
+    /// The schema.
     pub schema: Schema,
-    /// The steps.
+    /// The migrations.
     pub steps: &'static [Known],
-    /// A table that the first step makes: where it stands without the list of steps, the schema is another program's.
+    /// A table of the first migration. If it exists without the table of migrations, the schema is another program's.
     pub first_table: &'static str,
 }
 
-/// Why a database cannot be used as it is.
+/// Why a database cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum SchemaError {
-    #[error("the server is PostgreSQL {found}, and {OLDEST_SERVER} is the oldest that will do; use a newer server")]
+    #[error("the server is PostgreSQL {found}; version {OLDEST_SERVER} or newer is required")]
     OldServer { found: String },
     #[error(
-        "schema '{schema}' has version {found} and this program knows version {known}; use a newer program, or another \
+        "schema '{schema}' has version {found} and this program supports version {known}; use a newer program, or another \
          schema"
     )]
     TooNew { schema: String, found: i64, known: i64 },
@@ -68,7 +68,7 @@ enum SchemaError {
         "schema '{schema}' lacks the migrations {missing} and auto_migrate is off; apply them with `postrider migrate`"
     )]
     NeedsMigration { schema: String, missing: String },
-    #[error("schema '{schema}' has tables of another program; name another schema")]
+    #[error("schema '{schema}' has tables of another program; use another schema")]
     Foreign { schema: String },
 }
 
@@ -77,7 +77,7 @@ impl Migrations {
         MessagingError::Provider { provider: self.provider, operation, source: Arc::new(error), retryable: false }
     }
 
-    /// Every step that this program knows.
+    /// Returns every migration that this program knows.
     pub fn all(&self) -> Vec<Migration> {
         let step = |known: &Known| Migration {
             version: known.version,
@@ -88,7 +88,7 @@ impl Migrations {
         self.steps.iter().map(step).collect()
     }
 
-    /// Every index that the steps make, with the statement that does.
+    /// Returns every index that the migrations create, with its statement.
     pub fn indexes(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
         for step in self.all() {
@@ -105,7 +105,7 @@ impl Migrations {
         found
     }
 
-    /// Applies what is missing; when that is not allowed, refuses a schema that lacks something.
+    /// Applies missing migrations or, if that is off, refuses a schema that lacks some.
     pub async fn prepare<Q>(
         &self,
         database: &Database<Q>,
@@ -124,7 +124,8 @@ impl Migrations {
         Err(self.refuse(operation, SchemaError::NeedsMigration { schema: self.schema.name().to_owned(), missing }))
     }
 
-    /// The steps that a database lacks. Refuses a server that is too old and a schema that is too new or not ours.
+    /// Returns the migrations that a database lacks. Refuses a server that is too old and a schema that is too new or
+    /// foreign.
     pub async fn pending<Q>(
         &self,
         database: &Database<Q>,
@@ -141,25 +142,25 @@ impl Migrations {
         look.await.map_err(Undone::into_harmless)
     }
 
-    /// Applies what is missing, all of it or nothing, and answers what it was.
+    /// Applies the missing migrations, all or none. Returns them.
     pub async fn apply<Q>(
         &self,
         database: &Database<Q>,
         operation: &'static str,
         deadline: Deadline,
     ) -> Result<Vec<Migration>, MessagingError> {
-        // Nobody needs the lock to open a database that lacks nothing.
+        // Without the lock: most databases lack nothing.
         if self.pending(database, operation, deadline).await?.is_empty() {
             return Ok(Vec::new());
         }
         let mut session = database.session(operation, deadline).await?;
         let apply = async {
             session.begin().await?;
-            // Others may take as long as a migration takes.
+            // A migration of another process may take any time.
             session.batch("set local lock_timeout = 0; set local statement_timeout = 0").await?;
             let class = self.schema.lock_class();
             session.query("select pg_advisory_xact_lock($1, $2)", &[&class, &MIGRATION_LOCK]).await?;
-            // Looked at again under the lock: another process may have been faster.
+            // Read again under the lock: another process may have migrated.
             let steps = self.missing(&session, operation).await?;
             for step in &steps {
                 session.batch(&step.sql).await?;
@@ -172,28 +173,31 @@ impl Migrations {
 
     async fn missing<Q>(&self, session: &Session<'_, Q>, operation: &'static str) -> Result<Vec<Migration>, Undone> {
         let refused = |error: SchemaError| Undone::NotDone(self.refuse(operation, error));
-        let version = session.query("select current_setting('server_version_num')::int, version()", &[]).await?;
+        let version = "select current_setting('server_version_num')::int as number, version() as version";
+        let version = session.query(version, &[]).await?;
         if let Some(row) = version.first()
-            && row.get::<_, i32>(0) < OLDEST_SERVER * 10_000
+            && row.get::<_, i32>("number") < OLDEST_SERVER * 10_000
         {
-            return Err(refused(SchemaError::OldServer { found: row.get(1) }));
+            return Err(refused(SchemaError::OldServer { found: row.get("version") }));
         }
         let schema = self.schema.name();
-        // By the catalog's rows and not by a name: a name that was not found once may be remembered as such while
-        // another process makes it.
-        let tables = "select count(*) filter (where c.relname = 'postrider_migration') > 0, \
-                             count(*) filter (where c.relname = $2) > 0 \
+        // By the catalog and not by `to_regclass`: a failed lookup may be cached while another process creates the
+        // table.
+        let tables = "select count(*) filter (where c.relname = 'postrider_migration') > 0 as is_ours, \
+                             count(*) filter (where c.relname = $2) > 0 as has_table \
                       from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
                       where n.nspname = $1";
         let found = session.query(tables, &[&schema, &self.first_table]).await?;
-        let (is_ours, has_table) = found.first().map_or((false, false), |row| (row.get(0), row.get(1)));
+        let (is_ours, has_table) =
+            found.first().map_or((false, false), |row| (row.get("is_ours"), row.get("has_table")));
         if !is_ours && has_table {
             return Err(refused(SchemaError::Foreign { schema: schema.to_owned() }));
         }
         let mut applied: Vec<(i64, i64)> = Vec::new();
         if is_ours {
             let sql = format!("select version, works_since from {}.postrider_migration", self.schema.quoted());
-            applied.extend(session.query(&sql, &[]).await?.iter().map(|row| (row.get(0), row.get(1))));
+            let rows = session.query(&sql, &[]).await?;
+            applied.extend(rows.iter().map(|row| (row.get("version"), row.get("works_since"))));
         }
         let known = self.steps.last().map_or(0, |step| step.version);
         if applied.iter().any(|(version, works_since)| *version > known && *works_since > known) {
@@ -206,7 +210,7 @@ impl Migrations {
     }
 }
 
-/// A step as an operator could run it too, with the record that it was.
+/// Returns the script of a migration, which an operator could run too, with its record.
 fn script(schema: &Schema, known: &Known) -> String {
     let (version, name, works_since) = (known.version, known.name, known.works_since);
     let before =
@@ -218,16 +222,16 @@ fn script(schema: &Schema, known: &Known) -> String {
     format!("{before}{}\n{record}", schema.render(known.sql))
 }
 
-/// Beyond the stripes, which are the other locks of the class.
+/// Lock number of migrations, after the stripes in the same class.
 const MIGRATION_LOCK: i32 = 1000;
 
-/// Made only when it is missing: who owns the schema need not have the right to make one.
+/// Created only if missing: the owner of the schema need not have the right to create one.
 const CREATE_SCHEMA: &str = "\
 do $$ begin
   if not exists (select 1 from pg_catalog.pg_namespace where nspname = '{name}') then create schema {schema}; end if;
 end $$;
 
--- What was applied. A step names the schema version of the oldest program that can work with the database afterwards.
+-- Applied migrations. Each names the schema version of the oldest program that can work with the database afterwards.
 create table {schema}.postrider_migration (
   version bigint primary key,
   name text not null,

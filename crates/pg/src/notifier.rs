@@ -1,13 +1,13 @@
-//! How processes tell each other that there is something to receive.
+//! Notifications between processes.
 //!
-//! A `NOTIFY` in every sender's transaction would make commits wait for each other: with sixteen senders it took two
-//! thirds of the rate. So there is one every five milliseconds at most, for all queues together. When it is time for one,
-//! it rides with the next send, which saves its own round trip and fsync; what no send takes along is told apart. A hint
-//! that is lost is made up for by the look that every waiting receiver takes now and then.
+//! A `NOTIFY` in every sender's transaction would make commits wait for each other: with sixteen senders it cost two
+//! thirds of the rate. So there is at most one every five milliseconds, for all queues together. It goes with the next
+//! send, which saves a round trip and an fsync; hints that no send takes are sent alone. A lost hint is covered by the
+//! poll of every waiting receiver.
 //!
-//! A payload is `fresh`, or `late:` and by how many milliseconds, then a number that the sender knows itself by, and the
-//! queue. SQL functions tell `since`, the time at which their transaction began in microseconds, and the queue: they may
-//! end long after it.
+//! A payload is `fresh`, or `late:` and a number of milliseconds, then a number that identifies the sending process,
+//! and the queue. SQL functions send `since`, the time in microseconds at which their transaction began, and the queue:
+//! such a transaction may end long after it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,23 +21,23 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::connection::{Database, Step};
-use crate::listener::{Heard, listen};
+use crate::listener::{ListenerEvent, listen};
 
-/// Tells queues to those who listen on a channel.
+/// Sends payloads to a channel.
 pub const NOTIFY: &str = include_str!("../sql/notify.sql");
 
-/// How long after one notification the next may follow.
+/// Minimum interval of notifications.
 const DEBOUNCE: Duration = Duration::from_millis(5);
 
-/// How much longer one waits for a send to ride with.
-const STOP: Duration = Duration::from_millis(2);
+/// Time for which a due notification waits for a send to take it.
+const SEND_WAIT: Duration = Duration::from_millis(2);
 
-/// What there is to receive.
+/// How late a change became visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hint {
-    /// It has been due for a moment.
+    /// At once.
     Fresh,
-    /// It may have been due for that long, and claims may have gone past it.
+    /// Up to this long after its due time; claims may have skipped it.
     Late(Duration),
 }
 
@@ -50,34 +50,34 @@ impl Hint {
     }
 }
 
-/// What claims may have gone past, because it could be seen only after it was due.
+/// What claims may have skipped, because it became visible after its due time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missed {
-    /// It was due no longer ago than that when it was told.
+    /// Messages due up to this long before the hint.
     For(Duration),
-    /// It was due at this time of the server, or later.
+    /// Messages due at this time of the server or later.
     Since(Timestamp),
-    /// It may have been due at any time.
+    /// Messages due at any time.
     Anything,
 }
 
-/// Hears of what came late: in this queue, or anywhere.
+/// Called with a late hint: of this queue, or of any.
 type OnLate = Arc<dyn Fn(Option<&QueueName>, Missed) + Send + Sync>;
 
-/// Tells other processes, and hears of them.
+/// Sends hints to other processes, and receives theirs.
 pub struct Notifier<Q> {
     pending: Arc<Pending>,
     database: Arc<Database<Q>>,
     wakes: Arc<Wakes>,
     on_late: OnLate,
-    /// The channel that processes tell each other on.
+    /// The channel of this provider's processes.
     channel: String,
-    /// Everything that is listened to.
+    /// Every channel listened to.
     channels: watch::Sender<Vec<String>>,
-    /// The queues that others tell of on channels of their own. A lock, held for a look.
-    told_by_others: Arc<Mutex<HashMap<String, QueueName>>>,
-    telling: AbortHandle,
-    /// Started when somebody first waits.
+    /// Queues with channels of their own, by channel. Held for a lookup.
+    queue_channels: Arc<Mutex<HashMap<String, QueueName>>>,
+    sending: AbortHandle,
+    /// Started by the first waiting receiver.
     listening: Mutex<Option<AbortHandle>>,
     is_listening: AtomicBool,
 }
@@ -90,34 +90,34 @@ impl<Q> std::fmt::Debug for Notifier<Q> {
 
 #[derive(Debug)]
 struct Pending {
-    // A lock, held for a few insertions once a commit.
+    // Held for a few insertions once a commit.
     state: Mutex<State>,
-    came: Notify,
-    /// Chance; what this process says need not be heard by it.
+    added: Notify,
+    /// Random number of this process, which skips its own hints.
     own: u32,
 }
 
-/// What goes with a transaction. Of a transaction that has failed nobody has heard: what it took along waits again.
+/// Hints that go with a transaction. If it fails, the hints of other transactions become pending again.
 #[derive(Debug)]
-pub struct Ride {
+pub struct HintBatch {
     payloads: Vec<String>,
     others: HashMap<QueueName, Hint>,
     pending: Arc<Pending>,
 }
 
-impl Ride {
-    /// What is to be told.
+impl HintBatch {
+    /// Returns the payloads to send.
     pub fn payloads(&self) -> &[String] {
         &self.payloads
     }
 
-    /// The transaction was committed.
-    pub fn arrived(mut self) {
+    /// Notes that the transaction was committed.
+    pub fn committed(mut self) {
         self.others.clear();
     }
 }
 
-impl Drop for Ride {
+impl Drop for HintBatch {
     fn drop(&mut self) {
         if !self.others.is_empty() {
             self.pending.note(self.others.iter().map(|(queue, hint)| (queue, *hint)));
@@ -128,14 +128,14 @@ impl Drop for Ride {
 #[derive(Debug)]
 struct State {
     queues: HashMap<QueueName, Hint>,
-    /// When the next notification may go.
+    /// When the next notification may be sent.
     next_at: Instant,
 }
 
 impl Pending {
     fn new(own: u32) -> Self {
         let state = State { queues: HashMap::new(), next_at: Instant::now() };
-        Self { state: Mutex::new(state), came: Notify::new(), own }
+        Self { state: Mutex::new(state), added: Notify::new(), own }
     }
 
     fn take(&self) -> Vec<String> {
@@ -153,10 +153,10 @@ impl Pending {
             }
         }
         drop(state);
-        self.came.notify_one();
+        self.added.notify_one();
     }
 
-    fn ride<'q>(self: &Arc<Self>, queues: impl Iterator<Item = &'q QueueName>) -> Option<Ride> {
+    fn take_hints<'q>(self: &Arc<Self>, queues: impl Iterator<Item = &'q QueueName>) -> Option<HintBatch> {
         let mut state = self.lock();
         let now = Instant::now();
         if now < state.next_at {
@@ -167,17 +167,17 @@ impl Pending {
         drop(state);
         let own = queues.filter(|queue| !others.contains_key(*queue)).map(|queue| (queue, Hint::Fresh));
         let all = own.chain(others.iter().map(|(queue, hint)| (queue, *hint)));
-        Some(Ride {
+        Some(HintBatch {
             payloads: all.map(|(queue, hint)| self.payload(queue, hint)).collect(),
             others,
             pending: self.clone(),
         })
     }
 
-    /// When what waits is to be told apart, unless a send takes it along before.
-    fn leaves_at(&self) -> Option<Instant> {
+    /// Returns when pending hints are sent alone, unless a send takes them before.
+    fn send_at(&self) -> Option<Instant> {
         let state = self.lock();
-        (!state.queues.is_empty()).then(|| state.next_at + STOP)
+        (!state.queues.is_empty()).then(|| state.next_at + SEND_WAIT)
     }
 
     fn payload(&self, queue: &QueueName, hint: Hint) -> String {
@@ -190,7 +190,7 @@ impl Pending {
 }
 
 impl<Q: Send + Sync + 'static> Notifier<Q> {
-    /// Begins to tell, on this channel. `on_late` is called before anybody is woken by a hint of what came late.
+    /// Starts to send hints on a channel. `on_late` is called before a late hint wakes receivers.
     pub fn start(
         database: Arc<Database<Q>>,
         wakes: Arc<Wakes>,
@@ -198,8 +198,8 @@ impl<Q: Send + Sync + 'static> Notifier<Q> {
         on_late: impl Fn(Option<&QueueName>, Missed) + Send + Sync + 'static,
     ) -> Self {
         let pending = Arc::new(Pending::new(rand::random()));
-        // A task, because senders must not wait for it.
-        let telling = spawn(tell_others(database.clone(), channel.clone(), pending.clone())).abort_handle();
+        // A separate task, so that senders do not wait for it.
+        let sending = spawn(send_pending(database.clone(), channel.clone(), pending.clone())).abort_handle();
         Self {
             pending,
             database,
@@ -207,47 +207,47 @@ impl<Q: Send + Sync + 'static> Notifier<Q> {
             on_late: Arc::new(on_late),
             channels: watch::Sender::new(vec![channel.clone()]),
             channel,
-            told_by_others: Arc::default(),
-            telling,
+            queue_channels: Arc::default(),
+            sending,
             listening: Mutex::default(),
             is_listening: AtomicBool::new(false),
         }
     }
 
-    /// Something in these queues can be received.
+    /// Notes that messages of these queues can be claimed.
     pub fn note(&self, queues: &[&QueueName], hint: Hint) {
         self.pending.note(queues.iter().map(|queue| (*queue, hint)));
     }
 
-    /// What a transaction that is about to begin is to tell, when it is time for a notification: of these queues and of
-    /// everything that waits to be told.
-    pub fn ride<'q>(&self, queues: impl Iterator<Item = &'q QueueName>) -> Option<Ride> {
-        self.pending.ride(queues)
+    /// Returns the hints for a transaction that is about to begin, if a notification is due: those of these queues and
+    /// all pending ones.
+    pub fn take_hints<'q>(&self, queues: impl Iterator<Item = &'q QueueName>) -> Option<HintBatch> {
+        self.pending.take_hints(queues)
     }
 
-    /// Hears of other processes from now on, and of these queues also what others tell on channels of their own.
+    /// Listens for hints of other processes, and to these channels of queues.
     pub fn listen(&self, others: impl IntoIterator<Item = (String, QueueName)>) {
-        let mut told_by_others = self.told_by_others.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue_channels = self.queue_channels.lock().unwrap_or_else(PoisonError::into_inner);
         for (channel, queue) in others {
-            if told_by_others.insert(channel.clone(), queue).is_none() {
+            if queue_channels.insert(channel.clone(), queue).is_none() {
                 self.channels.send_modify(|channels| channels.push(channel));
             }
         }
-        drop(told_by_others);
+        drop(queue_channels);
         if self.is_listening.swap(true, Ordering::SeqCst) {
             return;
         }
-        let (wakes, told_by_others) = (self.wakes.clone(), self.told_by_others.clone());
+        let (wakes, queue_channels) = (self.wakes.clone(), self.queue_channels.clone());
         let (on_late, own) = (self.on_late.clone(), self.pending.own);
-        let heard = move |heard: Heard<'_>| match heard {
-            Heard::Anything => {
+        let on_event = move |event: ListenerEvent<'_>| match event {
+            ListenerEvent::Connected => {
                 on_late(None, Missed::Anything);
                 wakes.tell_all();
             }
-            Heard::Told { channel, payload } => {
-                let of_others = told_by_others.lock().unwrap_or_else(PoisonError::into_inner).get(channel).cloned();
-                let told = of_others.map(|queue| (queue, Some(Missed::Anything))).or_else(|| read(payload, own));
-                if let Some((queue, missed)) = told {
+            ListenerEvent::Notification { channel, payload } => {
+                let own_channel = queue_channels.lock().unwrap_or_else(PoisonError::into_inner).get(channel).cloned();
+                let hint = own_channel.map(|queue| (queue, Some(Missed::Anything))).or_else(|| read(payload, own));
+                if let Some((queue, missed)) = hint {
                     if let Some(missed) = missed {
                         on_late(Some(&queue), missed);
                     }
@@ -255,17 +255,17 @@ impl<Q: Send + Sync + 'static> Notifier<Q> {
                 }
             }
         };
-        let task = spawn(listen(self.database.clone(), self.channels.subscribe(), heard));
+        let task = spawn(listen(self.database.clone(), self.channels.subscribe(), on_event));
         *self.listening.lock().unwrap_or_else(PoisonError::into_inner) = Some(task.abort_handle());
     }
 
-    /// Tells at once what has not been told.
+    /// Sends pending hints now.
     pub async fn flush(&self, deadline: Deadline) {
-        tell(&self.database, &self.channel, self.pending.take(), deadline).await;
+        notify(&self.database, &self.channel, self.pending.take(), deadline).await;
     }
 }
 
-/// What a payload says, unless this process has said it: the queue, and what may have been missed in it.
+/// Reads a payload: the queue, and what may have been skipped in it. `None` for this process's own hint.
 fn read(payload: &str, own: u32) -> Option<(QueueName, Option<Missed>)> {
     let words: Vec<&str> = payload.split(' ').collect();
     let (missed, queue) = match words[..] {
@@ -287,35 +287,35 @@ fn read(payload: &str, own: u32) -> Option<(QueueName, Option<Missed>)> {
 
 impl<Q> Drop for Notifier<Q> {
     fn drop(&mut self) {
-        self.telling.abort();
+        self.sending.abort();
         if let Some(listening) = self.listening.lock().unwrap_or_else(PoisonError::into_inner).take() {
             listening.abort();
         }
     }
 }
 
-async fn tell_others<Q>(database: Arc<Database<Q>>, channel: String, pending: Arc<Pending>) {
+async fn send_pending<Q>(database: Arc<Database<Q>>, channel: String, pending: Arc<Pending>) {
     loop {
-        pending.came.notified().await;
-        while let Some(leaves_at) = pending.leaves_at() {
-            if leaves_at <= Instant::now() {
-                tell(&database, &channel, pending.take(), Deadline::default()).await;
+        pending.added.notified().await;
+        while let Some(send_at) = pending.send_at() {
+            if send_at <= Instant::now() {
+                notify(&database, &channel, pending.take(), Deadline::default()).await;
                 break;
             }
-            tokio::time::sleep_until(leaves_at).await;
+            tokio::time::sleep_until(send_at).await;
         }
     }
 }
 
-async fn tell<Q>(database: &Database<Q>, channel: &str, payloads: Vec<String>, deadline: Deadline) {
+async fn notify<Q>(database: &Database<Q>, channel: &str, payloads: Vec<String>, deadline: Deadline) {
     if payloads.is_empty() {
         return;
     }
     let Ok(mut session) = database.session("notify", deadline).await else { return };
     let step = Step::new(NOTIFY, [&channel as _, &payloads as _]);
-    // Whoever waits looks by themselves when no hint comes.
+    // Without the hint, waiting receivers poll.
     if let Err(error) = session.run(&[step]).await {
-        tracing::debug!(?error, "a wake-up was not sent");
+        tracing::debug!(?error, "cannot send a wake-up");
     }
 }
 
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_says_what_was_put_into_it_and_the_unknown_may_be_anything() {
+    fn a_payload_is_read_back_and_an_unknown_one_may_mean_anything() {
         let (queue, pending) = (QueueName::new("orders").unwrap(), Pending::new(7));
         let late = Missed::For(Duration::from_millis(351));
         for (hint, missed) in [(Hint::Fresh, None), (Hint::Late(Duration::from_micros(350_400)), Some(late))] {
@@ -340,32 +340,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_waits_rides_with_the_next_send_and_waits_again_when_that_fails() {
+    async fn pending_hints_go_with_the_next_send_and_are_pending_again_when_it_fails() {
         let pending = Arc::new(Pending::new(7));
         let [orders, bills] = ["orders", "bills"].map(|name| QueueName::new(name).unwrap());
-        let told = |ride: &Ride| {
-            let mut told: Vec<_> = ride.payloads().iter().filter_map(|payload| read(payload, 8)).collect();
-            told.sort_by_key(|(queue, _)| queue.clone());
-            told
+        let read_all = |hints: &HintBatch| {
+            let mut hints: Vec<_> = hints.payloads().iter().filter_map(|payload| read(payload, 8)).collect();
+            hints.sort_by_key(|(queue, _)| queue.clone());
+            hints
         };
         let late = Hint::Late(Duration::from_millis(99));
-        let alone = pending.ride([&orders].into_iter()).unwrap();
-        assert_eq!(told(&alone), [(orders.clone(), None)]);
-        alone.arrived();
-        assert_eq!(pending.leaves_at(), None);
+        let alone = pending.take_hints([&orders].into_iter()).unwrap();
+        assert_eq!(read_all(&alone), [(orders.clone(), None)]);
+        alone.committed();
+        assert_eq!(pending.send_at(), None);
         pending.note([(&orders, late), (&bills, Hint::Fresh)].into_iter());
-        assert!(pending.ride([&orders].into_iter()).is_none(), "there was one a moment ago");
+        assert!(pending.take_hints([&orders].into_iter()).is_none(), "the interval has not passed");
         tokio::time::advance(DEBOUNCE).await;
-        assert_eq!(pending.leaves_at(), Some(Instant::now() + STOP));
+        assert_eq!(pending.send_at(), Some(Instant::now() + SEND_WAIT));
         let both = [(bills.clone(), None), (orders.clone(), Some(Missed::For(Duration::from_millis(100))))];
-        let failed = pending.ride([&orders].into_iter()).unwrap();
-        assert_eq!(told(&failed), both);
-        assert_eq!(pending.leaves_at(), None, "it is on its way");
+        let failed = pending.take_hints([&orders].into_iter()).unwrap();
+        assert_eq!(read_all(&failed), both);
+        assert_eq!(pending.send_at(), None, "it goes with the transaction");
         drop(failed);
         tokio::time::advance(DEBOUNCE).await;
-        let arrived = pending.ride([&bills].into_iter()).unwrap();
-        assert_eq!(told(&arrived), both);
-        arrived.arrived();
-        assert_eq!(pending.leaves_at(), None);
+        let taken = pending.take_hints([&bills].into_iter()).unwrap();
+        assert_eq!(read_all(&taken), both);
+        taken.committed();
+        assert_eq!(pending.send_at(), None);
     }
 }

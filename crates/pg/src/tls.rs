@@ -1,38 +1,39 @@
-//! Encrypted connections, with the meaning that `sslmode` and `sslrootcert` have for every client of PostgreSQL.
+//! Encrypted connections, with `sslmode` and `sslrootcert` as in every client of PostgreSQL.
 
 #[cfg(feature = "tls")]
 mod certificates;
 
 use postrider_core::MessagingError;
 
-/// What makes an encrypted connection of a plain one.
+/// Encrypts a connection.
 #[cfg(feature = "tls")]
 pub(crate) type Connector = tokio_postgres_rustls::MakeRustlsConnect;
-/// Leaves a connection plain.
+/// Leaves a connection unencrypted.
 #[cfg(not(feature = "tls"))]
 pub(crate) type Connector = tokio_postgres::NoTls;
 
-/// How far the server's certificate is trusted.
+/// How the server's certificate is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trust {
-    /// Whoever answers is the server.
-    Anybody,
-    /// A known authority has signed the certificate, for whatever name.
+    /// Not at all.
+    Unverified,
+    /// Signed by a known authority, for any name.
     Authority,
-    /// A known authority has signed the certificate, for the name in the URL.
+    /// Signed by a known authority, for the host name of the URL.
     Name,
 }
 
-/// Takes what the driver does not know out of a URL, and answers how to connect. `provider` is for errors.
+/// Removes the options that the driver does not know from a URL. Returns the URL and the connector. `provider` is for
+/// errors.
 pub(crate) fn prepare(url: &str, provider: &str) -> Result<(String, Connector), MessagingError> {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
     let authority = base.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
     if authority.matches('@').count() > 1 {
-        return Err(MessagingError::invalid("URL", "it has two '@'; write one in a user's name or password as %40"));
+        return Err(MessagingError::invalid("URL", "it has two '@'; write one in a user name or password as %40"));
     }
-    let (mut trust, mut roots, mut kept) = (Trust::Anybody, None, Vec::new());
+    let (mut trust, mut roots, mut kept) = (Trust::Unverified, None, Vec::new());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        if cfg!(not(feature = "tls")) && asks_for_tls(pair) {
+        if cfg!(not(feature = "tls")) && requires_tls(pair) {
             return Err(MessagingError::no_tls("URL", pair, provider));
         }
         match pair.split_once('=') {
@@ -48,7 +49,7 @@ pub(crate) fn prepare(url: &str, provider: &str) -> Result<(String, Connector), 
                 return Err(MessagingError::invalid(
                     "sslmode",
                     format!(
-                        "'{}' is not known; use disable, prefer, require, verify-ca or verify-full",
+                        "'{}' is unknown; use disable, prefer, require, verify-ca or verify-full",
                         mode.escape_debug()
                     ),
                 ));
@@ -57,20 +58,20 @@ pub(crate) fn prepare(url: &str, provider: &str) -> Result<(String, Connector), 
             _ => kept.push(pair),
         }
     }
-    if roots.is_some() && trust == Trust::Anybody {
+    if roots.is_some() && trust == Trust::Unverified {
         if !kept.contains(&"sslmode=require") {
-            let why = "it is of no use without sslmode=require, verify-ca or verify-full";
+            let why = "it is of no use without sslmode=require, verify-ca or verify-full; add one";
             return Err(MessagingError::invalid("sslrootcert", why));
         }
-        // As for other clients: who names an authority wants it to be asked.
+        // As in other clients: naming an authority implies its verification.
         trust = Trust::Authority;
     }
     let url = if kept.is_empty() { base.to_owned() } else { format!("{base}?{}", kept.join("&")) };
     Ok((url, connector(trust, roots.as_deref())?))
 }
 
-/// Whether a pair of the URL cannot be kept without encryption. `sslmode=prefer` can.
-fn asks_for_tls(pair: &str) -> bool {
+/// Whether a pair of the URL requires TLS. `sslmode=prefer` does not.
+fn requires_tls(pair: &str) -> bool {
     match pair.split_once('=') {
         Some(("sslmode", mode)) => ["require", "verify-ca", "verify-full"].contains(&mode),
         Some(("channel_binding", mode)) => mode == "require",
@@ -84,13 +85,13 @@ fn connector(trust: Trust, roots: Option<&str>) -> Result<Connector, MessagingEr
     Ok(Connector::new(certificates::client_config(trust, roots)?))
 }
 
-/// Every URL that asks for more than nothing was refused.
+/// Without TLS, URLs that require it were refused before.
 #[cfg(not(feature = "tls"))]
 fn connector(_: Trust, _: Option<&str>) -> Result<Connector, MessagingError> {
     Ok(tokio_postgres::NoTls)
 }
 
-/// A path may have any character, written as `%` and two digits.
+/// Decodes `%` and two digits in a path.
 fn decode(path: &str) -> Result<String, MessagingError> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
@@ -107,7 +108,7 @@ fn decode(path: &str) -> Result<String, MessagingError> {
             }
         }
     }
-    String::from_utf8(bytes).map_err(|_| MessagingError::invalid("sslrootcert", "it is no path in UTF-8"))
+    String::from_utf8(bytes).map_err(|_| MessagingError::invalid("sslrootcert", "the path is not UTF-8"))
 }
 
 #[cfg(test)]
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_driver_does_not_know_is_taken_out() {
+    fn options_that_the_driver_does_not_know_are_removed() {
         let rewritten = |url: &str| prepare(url, "postgres").map(|(url, _)| url);
         assert_eq!(rewritten("postgres://h/d").unwrap(), "postgres://h/d");
         assert_eq!(
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "tls")]
-    fn a_file_of_authorities_that_is_missing_is_named() {
+    fn a_missing_file_of_authorities_is_named() {
         let refused = prepare("postgres://h/d?sslmode=verify-full&sslrootcert=%2Fno%2Fsuch", "postgres");
         let missing = refused.err().unwrap().to_string();
         assert!(missing.contains("'/no/such'"), "{missing}");
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     #[cfg(not(feature = "tls"))]
-    fn a_build_without_tls_refuses_what_asks_for_it() {
+    fn a_build_without_tls_refuses_urls_that_require_it() {
         for pair in [
             "sslmode=require",
             "sslmode=verify-ca",

@@ -1,10 +1,10 @@
--- Ends leases whose work is done, and keeps the messages where PGMQ keeps such: a move on the server, so that payloads do
--- not travel. The mark tells what may be removed when it is too old from what others have archived for ever.
+-- Acks messages and archives them where PGMQ does, on the server, so that payloads do not travel. The state in the
+-- headers tells what Postrider archived, and may remove after the retention, from what others archived for ever.
 -- Plan: Index Scan using {primary_key} on {table} m
-with patience as materialized (select set_config('lock_timeout', '200ms', true)),
+with lock_wait as materialized (select set_config('lock_timeout', '200ms', true)),
 gone as (
   delete from {queue} m
-  using patience, unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::timestamptz[])
+  using lock_wait, unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::timestamptz[])
        as s (msg_id, read_ct, last_read_at, vt)
   where m.msg_id = s.msg_id
     and {schema}.is_held(m.read_ct, m.last_read_at, m.vt, m.headers, s.read_ct, s.last_read_at, s.vt)
@@ -18,4 +18,4 @@ forgotten as (
   delete from {schema}.dedup d using gone
   where {schema}.ours(gone.headers) ? 'dedup_key' and d.queue = $5
     and d.dedup_key = {schema}.ours(gone.headers)->>'dedup_key' and d.msg_id = gone.msg_id)
-select msg_id, headers->>'x-pgmq-group' is not null from gone
+select msg_id, headers->>'x-pgmq-group' is not null as is_keyed from gone

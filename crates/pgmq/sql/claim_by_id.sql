@@ -1,4 +1,4 @@
--- The rows that have an id were looked up before; of these the first that may be received now.
+-- Leases the first of these rows that can be claimed now.
 -- Plan: Index Scan using {primary_key} on {table} m
 -- Plan: Index Scan using {group_index} on {table} o
 with chosen as materialized (
@@ -15,16 +15,5 @@ with chosen as materialized (
          or not exists (select 1 from {queue} o
                         where o.headers->>'x-pgmq-group' = m.headers->>'x-pgmq-group' and o.msg_id < m.msg_id))
   order by m.msg_id limit 1 for update skip locked),
-leased as (
-  update {queue} m
-  set vt = {schema}.clock() + $3::bigint * interval '1 microsecond',
-      read_ct = m.read_ct + case when chosen.death is null then 1 else 0 end,
-      last_read_at = case when chosen.death is null then {schema}.clock() else m.last_read_at end,
-      headers = case when m.read_ct = 0 or chosen.death is not null or {schema}.ours(m.headers) ? 'first_read_at'
-                          or m.read_ct <= coalesce({schema}.number({schema}.ours(m.headers)->'released'), 0)
-                     then m.headers
-                     else {schema}.noted(m.headers, jsonb_build_object('first_read_at',
-                                                                       {schema}.micros(m.last_read_at))) end
-  from chosen where m.msg_id = chosen.msg_id
-  returning m.msg_id, m.read_ct, m.enqueued_at, m.last_read_at, m.vt, m.message, m.headers, chosen.due, chosen.death)
+{lease_chosen}
 select * from leased

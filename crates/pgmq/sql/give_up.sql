@@ -1,5 +1,5 @@
--- Like leases that run out now: the deliveries stay counted. Nobody is told how it went, so what somebody else has just
--- locked is left to run out by itself.
+-- Ends leases now; the deliveries stay counted. Rows that other transactions have locked are left: their leases expire,
+-- and the caller gets no result.
 -- Plan: Index Scan using {primary_key} on {table} m_1
 with free as materialized (
   select m.msg_id
@@ -9,4 +9,4 @@ with free as materialized (
   where {schema}.is_held(m.read_ct, m.last_read_at, m.vt, m.headers, s.read_ct, s.last_read_at, s.vt)
   for update of m skip locked)
 update {queue} m set vt = {schema}.clock() from free where m.msg_id = free.msg_id
-returning m.msg_id, false
+returning m.msg_id, false as is_keyed

@@ -1,6 +1,6 @@
--- Which of these leases are valid now.
+-- The valid ones of these leases.
 -- Plan: Index Scan using {primary_key} on {table} m
-select m.msg_id, false
+select m.msg_id, false as is_keyed
 from unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::timestamptz[])
      as s (msg_id, read_ct, last_read_at, vt)
 join {queue} m on m.msg_id = s.msg_id

@@ -1,1 +1,1 @@
-select distinct lower(queue_name)::text from pgmq.meta order by 1
+select distinct lower(queue_name)::text as name from pgmq.meta order by 1

@@ -1,4 +1,4 @@
--- Locks those of these messages whose leases are valid and that nobody else has locked.
+-- Locks the messages whose leases are valid and that no other transaction has locked.
 -- Plan: Index Scan using {primary_key} on {table} m
 select m.msg_id
 from unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::timestamptz[])

@@ -1,4 +1,4 @@
--- What was kept aside and is due moves into the queue, in the order of its times.
+-- Moves due messages from `delayed` into the queue, in the order of their due times.
 -- Plan: Index Scan using delayed_queue on delayed
 -- Plan: Index Scan using delayed_pkey on delayed d
 with due as materialized (

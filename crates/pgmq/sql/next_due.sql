@@ -1,4 +1,4 @@
--- In how many microseconds the next message can be received: what a wait looks at. The way to it is that of the claim.
+-- In how many microseconds the next message is due, found in the way of the claim.
 -- Plan: Index Scan using {vt_index} on {table} m
 -- Plan: Index Scan using {group_index} on {table} o
 -- Plan: Index Only Scan using {free_index} on {table} f
@@ -28,4 +28,4 @@ select case when not exists (select 1 from {schema}.queue_pause where queue = $1
                                    order by f.vt limit 1)) end),
                  (select due_at from {schema}.delayed where queue = $1 order by due_at limit 1)) - {schema}.clock())
               * 1000000)::bigint
-       end
+       end as due_in

@@ -1,4 +1,4 @@
--- Removes messages by an operator's word. What somebody has just locked, to lease it or to end it, is left alone.
+-- Removes messages of a queue. Rows that other transactions have locked are left.
 -- Plan: Index Scan using {primary_key} on {table} m
 -- Plan: Index Scan using delayed_pkey on delayed
 with free as materialized (
@@ -11,4 +11,4 @@ forgotten as (
   delete from {schema}.dedup d using gone
   where {schema}.ours(gone.headers) ? 'dedup_key' and d.queue = $2
     and d.dedup_key = {schema}.ours(gone.headers)->>'dedup_key' and d.msg_id = gone.msg_id)
-select (select count(*) from gone) + (select count(*) from aside)
+select (select count(*) from gone) + (select count(*) from aside) as removed

@@ -1,4 +1,5 @@
--- What is kept is kept where PGMQ keeps what was archived from that queue. What somebody has just locked is left alone.
+-- Archives purged dead letters where PGMQ archives those of that queue. Rows that other transactions have locked are
+-- left.
 -- Plan: Index Scan using {dead_primary_key} on {dead_table} m
 with free as materialized (
   select m.msg_id from {dead} m

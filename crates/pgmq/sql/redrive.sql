@@ -1,6 +1,6 @@
--- Back to life: a new row at the tail of its key, in the order of the deaths, after everything that was sent meanwhile.
--- An expiry that has passed would kill it again unread, and nobody redrives for that. The caller holds the keys'
--- stripes, and knows that nobody who lives has its dedup key. What somebody has leased meanwhile stays.
+-- Moves dead letters back: new rows at the tails of their keys, in the order of deaths. An expiry that has passed is
+-- dropped, or the message would die again unread. The caller holds the keys' stripes, and has checked that no live
+-- message has its dedup key. Dead letters that were leased meanwhile stay.
 -- Plan: Index Scan using {dead_primary_key} on {dead_table} m
 with chosen as materialized (
   select m.msg_id from {dead} m

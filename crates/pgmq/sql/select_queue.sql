@@ -1,6 +1,6 @@
--- What a purge goes through. What is kept aside has a negative number.
+-- All messages of a queue, for a purge. Delayed ones have negative numbers.
 -- Plan: Index Only Scan using {primary_key} on {table}
 -- Plan: Index Scan using delayed_queue on delayed
 select msg_id from {queue}
 union all
-select -id from {schema}.delayed where queue = $1
+select -id as msg_id from {schema}.delayed where queue = $1

@@ -1,5 +1,5 @@
--- For messages with keys or lifetimes. The caller holds the stripes of their keys, and knows that nobody who lives has
--- their dedup keys.
+-- For messages with keys or lifetimes. The caller holds the stripes of their keys, and has checked that no live message
+-- has their dedup keys.
 with sent as (
   insert into {queue} (enqueued_at, vt, message, headers)
   select {schema}.clock(), {schema}.clock() + s.delay * interval '1 microsecond', s.message,

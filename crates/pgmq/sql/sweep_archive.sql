@@ -1,4 +1,5 @@
--- A chunk of what Postrider has archived and is older than the retention. What others have archived is theirs.
+-- Removes a chunk of messages that Postrider archived and that are older than the retention. Those of other clients
+-- stay.
 -- Plan: Index Scan using {archive_index} on {archive_table}
 with gone as (
   delete from {archive}
@@ -7,4 +8,4 @@ with gone as (
                             and {schema}.ours(headers) ? 'state'
                           order by archived_at limit $3))
   returning msg_id)
-select count(*), {schema}.clock() - $2::bigint * interval '1 microsecond' from gone
+select count(*) as removed, {schema}.clock() - $2::bigint * interval '1 microsecond' as swept_until from gone

@@ -1,4 +1,4 @@
-//! How the archives of a queue and of its dead letters are searched.
+//! Search of the archives of a queue and of its dead letters.
 
 use std::cmp::Reverse;
 
@@ -7,24 +7,24 @@ use postrider_core::archive::{ArchivePosition, ArchiveStep, ArchiveWalk};
 use postrider_core::{
     ArchiveFilter, ArchivePage, ArchiveQuery, ArchivedMessage, ArchivedState, Deadline, Priority, QueueName,
 };
-use postrider_pg::columns::{Time, time};
+use postrider_pg::columns::{Time, positions, time};
 use postrider_pg::tokio_postgres::Row;
 use postrider_provider::Undone;
 
 use crate::codec::derived_id;
 use crate::names;
-use crate::rows::Stored;
+use crate::rows::{Stored, StoredColumns};
 use crate::store::Shared;
 
 const SEARCH: &str = "search the archive";
 
-/// The number of a row among those of both archives, whose numbers are alike.
+/// Returns the number of a row among those of both archives, which have equal numbers.
 fn number(queue: &QueueName, msg_id: i64) -> i64 {
     msg_id.saturating_mul(2).saturating_add(i64::from(queue.holds_dead_letters()))
 }
 
 impl Shared {
-    /// A page of the messages of a queue that are kept after their end.
+    /// Returns a page of a queue's archived messages.
     pub(crate) async fn archived(
         &self,
         queue: &QueueName,
@@ -58,7 +58,7 @@ impl Shared {
         Ok(ArchivePage { messages: messages.into_iter().map(|(_, message)| message).collect(), next })
     }
 
-    /// The rows of a step in one archive, each with whether the filter includes it.
+    /// Returns the rows of a step in one archive, each with whether it matches the filter.
     async fn archive_step(
         &self,
         queue: &QueueName,
@@ -68,7 +68,7 @@ impl Shared {
     ) -> Result<Vec<(ArchivePosition, bool)>, Undone> {
         let sql = self.database.sql.of(queue);
         let (since, before) = (Time(step.since), Time(step.before.archived_at));
-        // The first number in this archive that does not come before the position.
+        // The first number in this archive at or after the position.
         let row =
             step.before.row.div_euclid(2) + i64::from(number(queue, step.before.row.div_euclid(2)) < step.before.row);
         let limit = i64::try_from(step.limit).unwrap_or(i64::MAX);
@@ -80,14 +80,16 @@ impl Shared {
             self.ask(SEARCH, deadline, &sql.archived_walk, parameters).await
         };
         let rows = self.if_exists(queue, deadline, look).await?.unwrap_or_default();
-        let judged = |row: &Row| {
-            let msg_id: i64 = row.get(1);
-            let said = row.get::<_, Option<&str>>(2).and_then(|id| id.parse().ok());
-            let has_id = filter.id.is_none_or(|id| said.unwrap_or_else(|| derived_id(queue, msg_id)) == id);
-            let position = ArchivePosition { archived_at: time(row, 0), row: number(queue, msg_id) };
-            (position, has_id && row.get(3))
+        let [archived_at, msg_id, message_id, is_included] =
+            positions(&rows, ["archived_at", "msg_id", "message_id", "is_included"]);
+        let matched = |row: &Row| {
+            let msg_id: i64 = row.get(msg_id);
+            let stored_id = row.get::<_, Option<&str>>(message_id).and_then(|id| id.parse().ok());
+            let has_id = filter.id.is_none_or(|id| stored_id.unwrap_or_else(|| derived_id(queue, msg_id)) == id);
+            let position = ArchivePosition { archived_at: time(row, archived_at), row: number(queue, msg_id) };
+            (position, has_id && row.get(is_included))
         };
-        Ok(rows.iter().map(judged).collect())
+        Ok(rows.iter().map(matched).collect())
     }
 
     async fn read_archive(
@@ -99,19 +101,30 @@ impl Shared {
         let sql = self.database.sql.of(queue);
         let read = || async { self.ask(SEARCH, deadline, &sql.archived_get, vec![&rows]).await };
         let rows = self.if_exists(queue, deadline, read).await?.unwrap_or_default();
-        Ok(rows.iter().map(|row| archived(queue, row)).collect())
+        let (stored, end) = (StoredColumns::of(&rows), EndColumns::of(&rows));
+        Ok(rows.iter().map(|row| archived(queue, row, stored, end)).collect())
     }
 }
 
-fn archived(queue: &QueueName, row: &Row) -> (ArchivePosition, ArchivedMessage) {
-    let stored = Stored::read(queue, row);
-    let (archived_at, deliveries_count) = (time(row, 7), stored.deliveries());
+postrider_pg::columns! {
+    /// The columns of an archived message's end.
+    EndColumns { archived_at, is_failed }
+}
+
+fn archived(
+    queue: &QueueName,
+    row: &Row,
+    stored: StoredColumns,
+    end: EndColumns,
+) -> (ArchivePosition, ArchivedMessage) {
+    let stored = Stored::read(queue, row, stored);
+    let (archived_at, deliveries_count) = (time(row, end.archived_at), stored.deliveries());
     let position = ArchivePosition { archived_at, row: number(queue, stored.msg_id) };
     let Stored { enqueued_at, last_read_at, decoded, .. } = stored;
     let mut message = ArchivedMessage {
         id: decoded.id,
         queue: queue.origin(),
-        state: if row.get(8) { ArchivedState::Failed } else { ArchivedState::Completed },
+        state: if row.get(end.is_failed) { ArchivedState::Failed } else { ArchivedState::Completed },
         body: decoded.body,
         content_type: decoded.content_type,
         headers: decoded.headers,
@@ -125,7 +138,7 @@ fn archived(queue: &QueueName, row: &Row) -> (ArchivePosition, ArchivedMessage) 
         archived_at,
         last_error: decoded.error,
     };
-    // A dead letter is archived as what it was when it died.
+    // A dead letter is archived with the counts and times of its death.
     if message.state == ArchivedState::Failed
         && let Some(death) = decoded.death
     {

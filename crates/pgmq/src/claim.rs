@@ -1,4 +1,4 @@
-//! Where messages are claimed: leased, or dead-lettered because they were read too often or too late.
+//! Claims: messages are leased, or dead-lettered because they were delivered too often or have expired.
 
 use std::time::Duration;
 
@@ -11,26 +11,31 @@ use postrider_sql::{Due, Taken};
 
 use crate::lease::Lease;
 use crate::names;
-use crate::rows::Stored;
+use crate::rows::{Stored, StoredColumns};
 use crate::settle::Settling;
 use crate::sql::OfQueue;
 use crate::store::Shared;
 
-/// So many messages are leased by one statement at most, whatever was asked for.
-const MOST_LEASES: usize = 1000;
+/// Upper bound of one claim statement.
+const MAX_LEASES: usize = 1000;
 
-/// So many messages more than are wanted are looked at by their times, before keys are asked for their heads. Where most
-/// messages can be received, that is all.
+/// Messages that a claim reads by due time beyond the wanted ones, before it reads the heads of keys. Usually they
+/// suffice.
 const WALK: i64 = 100;
 
-/// How many messages are looked at by their times. Dead letters have no order, so all of them can be received.
-fn walk(wanted: i64, is_mortal: bool) -> i64 {
-    if is_mortal { wanted + WALK } else { i64::MAX }
+/// Returns how many messages are read by due time. Dead letters have no order, so it is unlimited for them.
+fn walk(wanted: i64, is_live: bool) -> i64 {
+    if is_live { wanted + WALK } else { i64::MAX }
 }
 
-/// A message that was leased to be buried.
+postrider_pg::columns! {
+    /// The columns that a claim returns, but for those of the row.
+    ClaimColumns { msg_id, due, death }
+}
+
+/// A message that is leased only to be dead-lettered.
 #[derive(Debug)]
-struct Doomed {
+struct DeadOnClaim {
     msg_id: i64,
     read_ct: i32,
     vt: Time,
@@ -39,17 +44,17 @@ struct Doomed {
     error: Option<String>,
 }
 
-/// What a claim leaves to be done.
+/// What is left to do after the transaction of a claim.
 #[derive(Debug, Default)]
 pub struct Chores {
-    doomed: Vec<Doomed>,
-    /// Whether messages that were kept aside are due.
-    has_aside: bool,
-    /// Whether nothing was claimed, because somebody was in the way of what was to be settled with it.
+    dead: Vec<DeadOnClaim>,
+    /// Whether delayed messages are due.
+    has_delayed: bool,
+    /// Whether the claim was skipped, because a row to settle was locked.
     must_claim: bool,
 }
 
-/// A claim, before it is sent.
+/// The parameters of a claim.
 #[derive(Debug)]
 struct Claim {
     queue: QueueName,
@@ -57,21 +62,21 @@ struct Claim {
     limit: i64,
     walk: i64,
     visibility: i64,
-    /// Dead letters can be read for ever.
-    is_mortal: bool,
+    /// False for dead letters: they have no order, no expiry and no delivery limit.
+    is_live: bool,
     max_receive_count: i64,
 }
 
 impl Claim {
     fn new(queue: &QueueName, wanted: usize, options: &ReceiveOptions) -> Self {
-        let (limit, is_mortal) = (wanted.min(MOST_LEASES) as i64, !queue.holds_dead_letters());
+        let (limit, is_live) = (wanted.min(MAX_LEASES) as i64, !queue.holds_dead_letters());
         Self {
             queue: queue.clone(),
             name: queue.as_str().to_owned(),
             limit,
-            walk: walk(limit, is_mortal),
+            walk: walk(limit, is_live),
             visibility: micros(options.visibility),
-            is_mortal,
+            is_live,
             max_receive_count: options.max_receive_count.into(),
         }
     }
@@ -83,27 +88,29 @@ impl Claim {
                 &self.name as _,
                 &self.limit as _,
                 &self.visibility as _,
-                &self.is_mortal as _,
+                &self.is_live as _,
                 &self.max_receive_count as _,
                 &self.walk as _,
             ],
         )
     }
 
-    /// Reads what the statement answered.
+    /// Reads the rows that the statement returned.
     fn read(&self, rows: &[Row]) -> (Vec<Claimed>, Chores) {
         let (mut messages, mut chores) = (Vec::new(), Chores::default());
-        // The server answers in whatever order it likes.
-        let mut ordered: Vec<&Row> = rows.iter().filter(|row| row.get::<_, Option<i64>>(0).is_some()).collect();
-        chores.has_aside = ordered.len() < rows.len();
-        ordered.sort_by_key(|row| (time(row, 7), row.get::<_, i64>(0)));
+        let (columns, stored_columns) = (ClaimColumns::of(rows), StoredColumns::of(rows));
+        // `returning` guarantees no order.
+        let mut ordered: Vec<&Row> =
+            rows.iter().filter(|row| row.get::<_, Option<i64>>(columns.msg_id).is_some()).collect();
+        chores.has_delayed = ordered.len() < rows.len();
+        ordered.sort_by_key(|row| (time(row, columns.due), row.get::<_, i64>(columns.msg_id)));
         for row in ordered {
-            let stored = Stored::read(&self.queue, row);
-            let problem = stored.decoded.problem.clone().filter(|_| self.is_mortal);
-            match (row.get::<_, Option<&str>>(8), problem) {
-                (Some(reason), _) => chores.doomed.push(doomed(&stored, reason.into(), None)),
+            let stored = Stored::read(&self.queue, row, stored_columns);
+            let problem = stored.decoded.problem.clone().filter(|_| self.is_live);
+            match (row.get::<_, Option<&str>>(columns.death), problem) {
+                (Some(reason), _) => chores.dead.push(dead_on_claim(&stored, reason.into(), None)),
                 (None, Some(problem)) => {
-                    chores.doomed.push(doomed(&stored, DeadLetterReason::UNDECODABLE, Some(problem)));
+                    chores.dead.push(dead_on_claim(&stored, DeadLetterReason::UNDECODABLE, Some(problem)));
                 }
                 (None, None) => messages.push(self.deliver(stored)),
             }
@@ -135,13 +142,13 @@ impl Claim {
     }
 }
 
-fn doomed(stored: &Stored, reason: DeadLetterReason, error: Option<String>) -> Doomed {
+fn dead_on_claim(stored: &Stored, reason: DeadLetterReason, error: Option<String>) -> DeadOnClaim {
     let (msg_id, read_ct, vt) = (stored.msg_id, stored.read_ct, Time(stored.vt));
-    Doomed { msg_id, read_ct, vt, id: stored.decoded.id, reason, error }
+    DeadOnClaim { msg_id, read_ct, vt, id: stored.decoded.id, reason, error }
 }
 
 impl Shared {
-    /// Settles and claims from one queue in one transaction. A queue that does not exist is like an empty one.
+    /// Settles, and claims from one queue, in one transaction. A missing queue is like an empty one.
     pub(crate) async fn settle_and_claim(
         &self,
         settlements: &[Settlement],
@@ -176,7 +183,7 @@ impl Shared {
         };
         let named = settlements.iter().map(|settlement| settlement.receipt.queue()).chain([queue]);
         match self.again_without_missing(named, run).await {
-            // Somebody has one of the rows, and the others must not wait for it.
+            // Another transaction has locked one of the rows; the others must not wait for it.
             Err(Undone::InTheWay(_)) if !settlements.is_empty() => {
                 let chores = Chores { must_claim: true, ..Chores::default() };
                 Ok(Taken { settled: self.settle_free(settlements).await?, messages: Vec::new(), chores })
@@ -185,41 +192,41 @@ impl Shared {
         }
     }
 
-    /// Buries what must die and fetches what is due. Answers whether there may be more to claim now.
+    /// Dead-letters what the claim found dead and moves due messages. Returns whether there may be more to claim now.
     pub(crate) async fn do_chores(&self, queue: &QueueName, chores: Chores) -> Result<bool, Undone> {
-        self.bury(queue, &chores.doomed).await?;
-        let has_moved = chores.has_aside && self.move_due(queue).await? > 0;
-        Ok(chores.must_claim || !chores.doomed.is_empty() || has_moved)
+        self.dead_letter_claimed(queue, &chores.dead).await?;
+        let has_moved = chores.has_delayed && self.move_due(queue).await? > 0;
+        Ok(chores.must_claim || !chores.dead.is_empty() || has_moved)
     }
 
-    /// Buries what a claim leased only for that. Until it is done the leases keep everybody else away; if it fails, they
-    /// run out and the next claim finds the same.
-    async fn bury(&self, queue: &QueueName, doomed: &[Doomed]) -> Result<(), Undone> {
-        if doomed.is_empty() {
+    /// Dead-letters what a claim leased for that. The leases keep other claims away meanwhile; if it fails, they expire
+    /// and the next claim finds the same messages.
+    async fn dead_letter_claimed(&self, queue: &QueueName, dead: &[DeadOnClaim]) -> Result<(), Undone> {
+        if dead.is_empty() {
             return Ok(());
         }
         self.ensure_dead_letters(queue).await?;
-        let mut doomed: Vec<&Doomed> = doomed.iter().collect();
-        doomed.sort_by_key(|doomed| doomed.msg_id);
-        let rows: Vec<i64> = doomed.iter().map(|doomed| doomed.msg_id).collect();
-        let counts: Vec<i32> = doomed.iter().map(|doomed| doomed.read_ct).collect();
-        let ends: Vec<Time> = doomed.iter().map(|doomed| doomed.vt).collect();
-        let ids: Vec<String> = doomed.iter().map(|doomed| doomed.id.to_string()).collect();
-        let reasons: Vec<&str> = doomed.iter().map(|doomed| doomed.reason.as_str()).collect();
-        let errors: Vec<Option<&str>> = doomed.iter().map(|doomed| doomed.error.as_deref()).collect();
+        let mut dead: Vec<&DeadOnClaim> = dead.iter().collect();
+        dead.sort_by_key(|dead| dead.msg_id);
+        let rows: Vec<i64> = dead.iter().map(|dead| dead.msg_id).collect();
+        let counts: Vec<i32> = dead.iter().map(|dead| dead.read_ct).collect();
+        let ends: Vec<Time> = dead.iter().map(|dead| dead.vt).collect();
+        let ids: Vec<String> = dead.iter().map(|dead| dead.id.to_string()).collect();
+        let reasons: Vec<&str> = dead.iter().map(|dead| dead.reason.as_str()).collect();
+        let errors: Vec<Option<&str>> = dead.iter().map(|dead| dead.error.as_deref()).collect();
         let (sql, name) = (self.database.sql.of(queue), queue.as_str());
         persist(|| async {
             let mut session = self.database.session("receive", Deadline::default()).await?;
             let parameters: [&(dyn postgres_types::ToSql + Sync); 7] =
                 [&rows, &counts, &ends, &ids, &reasons, &errors, &name];
-            session.ask(Step::new(&sql.bury, parameters)).await
+            session.ask(Step::new(&sql.dead_letter_claimed, parameters)).await
         })
         .await?;
         self.touch([queue, &queue.dead_letters()]);
         Ok(())
     }
 
-    /// Moves what was kept aside and is due into its queue, and answers how many messages that were.
+    /// Moves due messages from `delayed` into their queue. Returns how many.
     pub(crate) async fn move_due(&self, queue: &QueueName) -> Result<usize, Undone> {
         if queue.holds_dead_letters() {
             return Ok(0);
@@ -232,22 +239,22 @@ impl Shared {
         Ok(moved)
     }
 
-    /// When something in a queue can be received.
+    /// Returns when a message of a queue becomes due.
     pub(crate) async fn next_due(&self, queue: &QueueName) -> Result<Due, Undone> {
         names::check(queue)?;
-        let (sql, name, is_mortal) = (self.database.sql.of(queue), queue.as_str(), !queue.holds_dead_letters());
-        let walk = walk(0, is_mortal);
+        let (sql, name, is_live) = (self.database.sql.of(queue), queue.as_str(), !queue.holds_dead_letters());
+        let walk = walk(0, is_live);
         let look =
-            || async { self.ask("receive", Deadline::default(), &sql.next_due, vec![&name, &is_mortal, &walk]).await };
+            || async { self.ask("receive", Deadline::default(), &sql.next_due, vec![&name, &is_live, &walk]).await };
         let found = self.if_exists(queue, Deadline::default(), look).await?.unwrap_or_default();
-        Ok(match found.first().and_then(|row| row.get::<_, Option<i64>>(0)) {
+        Ok(match found.first().and_then(|row| row.get::<_, Option<i64>>("due_in")) {
             Some(micros) if micros <= 0 => Due::Now,
             Some(micros) => Due::In(Duration::from_micros(micros.unsigned_abs())),
             None => Due::In(Duration::MAX),
         })
     }
 
-    /// Leases one message by its id, if it may be received now.
+    /// Leases one message by its id if it can be claimed now.
     pub(crate) async fn claim_by_id(
         &self,
         queue: &QueueName,
@@ -261,7 +268,7 @@ impl Shared {
             self.move_due(queue).await?;
             let found = self.ask("receive", deadline, &sql.find_by_id, vec![&wanted]).await?;
             let is_it = |row: &Row| {
-                let (msg_id, is_foreign): (i64, bool) = (row.get(0), row.get(1));
+                let (msg_id, is_foreign): (i64, bool) = (row.get("msg_id"), row.get("is_foreign"));
                 let is_it = !is_foreign || crate::codec::derived_id(queue, msg_id) == id;
                 is_it.then_some(msg_id)
             };
@@ -271,7 +278,7 @@ impl Shared {
         Ok(self.if_exists(queue, deadline, claim).await?.flatten())
     }
 
-    /// Leases the first of these messages that may be received now.
+    /// Leases the first of these messages that can be claimed now.
     pub(crate) async fn claim_rows(
         &self,
         queue: &QueueName,
@@ -284,10 +291,10 @@ impl Shared {
         }
         let (sql, claim) = (self.database.sql.of(queue), Claim::new(queue, 1, options));
         let parameters: Vec<&(dyn postgres_types::ToSql + Sync)> =
-            vec![&claim.name, &rows, &claim.visibility, &claim.is_mortal, &claim.max_receive_count];
+            vec![&claim.name, &rows, &claim.visibility, &claim.is_live, &claim.max_receive_count];
         let found = self.ask("receive", deadline, &sql.claim_by_id, parameters).await?;
         let (mut messages, chores) = claim.read(&found);
-        self.bury(queue, &chores.doomed).await?;
+        self.dead_letter_claimed(queue, &chores.dead).await?;
         Ok(messages.pop())
     }
 }
@@ -298,7 +305,7 @@ mod tests {
     use crate::plans::{drop_all, opened};
 
     #[tokio::test]
-    async fn what_a_transaction_has_is_buried_later_and_the_rest_at_once() {
+    async fn a_locked_message_is_dead_lettered_later_and_the_rest_at_once() {
         let (schema, queue, store) = opened().await;
         let shared = &store.shared;
         let fill = format!(
@@ -306,29 +313,29 @@ mod tests {
              from generate_series(1, 2) returning msg_id, read_ct, vt"
         );
         let rows = shared.ask("test", Deadline::default(), &fill, Vec::new()).await.unwrap();
-        let doomed = |row: &Row| Doomed {
-            msg_id: row.get(0),
-            read_ct: row.get(1),
-            vt: Time(time(row, 2)),
+        let dead = |row: &Row| DeadOnClaim {
+            msg_id: row.get("msg_id"),
+            read_ct: row.get("read_ct"),
+            vt: Time(time(row, "vt")),
             id: MessageId::generate(),
             reason: DeadLetterReason::UNDECODABLE,
             error: None,
         };
-        let doomed: Vec<Doomed> = rows.iter().map(doomed).collect();
+        let dead: Vec<DeadOnClaim> = rows.iter().map(dead).collect();
         let mut own = shared.database.session("test", Deadline::default()).await.unwrap();
         own.begin().await.unwrap();
         own.batch(&format!("select 1 from pgmq.q_{queue} where msg_id = 1 for update")).await.unwrap();
         let left = async || -> Vec<i64> {
             let look = format!("select msg_id from pgmq.q_{queue}");
             let rows = shared.ask("test", Deadline::default(), &look, Vec::new()).await.unwrap();
-            rows.iter().map(|row| row.get(0)).collect()
+            rows.iter().map(|row| row.get("msg_id")).collect()
         };
-        // Less than a statement waits for a lock.
-        let burying = tokio::time::timeout(Duration::from_secs(4), shared.bury(&queue, &doomed));
-        burying.await.expect("nobody waits for the open transaction").unwrap();
+        // Shorter than the lock timeout of a statement.
+        let moving = tokio::time::timeout(Duration::from_secs(4), shared.dead_letter_claimed(&queue, &dead));
+        moving.await.expect("it does not wait for the open transaction").unwrap();
         assert_eq!(left().await, [1]);
         own.rollback().await.unwrap();
-        shared.bury(&queue, &doomed).await.unwrap();
+        shared.dead_letter_claimed(&queue, &dead).await.unwrap();
         assert_eq!(left().await, [0_i64; 0]);
         drop_all(&mut own, &schema, &queue).await;
     }

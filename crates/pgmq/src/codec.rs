@@ -1,9 +1,8 @@
-//! Messages as PGMQ keeps them: a body that is JSON, and headers that are an object.
+//! Messages as PGMQ stores them: a JSON body, and an object of headers.
 //!
-//! A body that is JSON goes as it is, so that every client of PGMQ reads it. Where the server would give back other bytes,
-//! the text as it was sent stands beside it in the headers. Everything else is wrapped: `{"text": …}` or
-//! `{"base64": …}`. What the law needs to know stands in the headers under one name, [`OURS`], whose beginning senders
-//! may not use.
+//! A JSON body is stored as it is, so that every client of PGMQ reads it. If the server would return other bytes, the
+//! original text is stored in the headers too. Every other body is wrapped: `{"text": …}` or `{"base64": …}`. What the
+//! law needs is stored in the headers under one name, [`OURS`], with a prefix that senders may not use.
 
 use bytes::Bytes;
 use data_encoding::BASE64;
@@ -14,27 +13,27 @@ use serde_json::{Map, Value};
 use crate::PROVIDER;
 use crate::json::{Fit, judge, without_spaces};
 
-/// The header that holds what the law needs to know of a message.
+/// The header that holds what the law needs of a message.
 pub(crate) const OURS: &str = "postrider-message";
 
 /// The header that PGMQ orders messages by.
 pub(crate) const GROUP: &str = "x-pgmq-group";
 
-/// The version of what stands under [`OURS`].
+/// The version of the note under [`OURS`].
 const VERSION: u32 = 1;
 
-/// How a body is kept.
+/// How a body is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// The JSON text that the server gives back.
+    /// JSON text that the server returns unchanged.
     Same,
-    /// The same without spaces.
+    /// The same, without spaces.
     Compact,
-    /// JSON, whose text stands in the headers.
+    /// JSON whose text is in the headers.
     Raw,
-    /// Text in an object.
+    /// Text wrapped in an object.
     Text,
-    /// Bytes in an object.
+    /// Bytes wrapped in an object.
     Base64,
 }
 
@@ -56,7 +55,7 @@ impl Form {
         let is_json = match message_type.as_str() {
             "application/json" => true,
             name if name.ends_with("+json") => true,
-            // Nobody said what it is. A number or a word would be JSON by chance.
+            // Without a type a number or a word would be JSON by chance.
             _ if *message_type == ContentType::OCTET_STREAM => matches!(body.first(), Some(b'{' | b'[')),
             _ => false,
         };
@@ -65,13 +64,13 @@ impl Form {
             Fit::Same => Self::Same,
             Fit::Compact => Self::Compact,
             Fit::Changed => Self::Raw,
-            // No text of the server's holds a NUL.
+            // The server's texts hold no NUL.
             Fit::Unfit if text.contains('\0') => Self::Base64,
             Fit::Unfit => Self::Text,
         }
     }
 
-    /// What a body is when nobody says so.
+    /// Returns the content type of a body without one.
     fn default_type(self) -> ContentType {
         match self {
             Self::Same | Self::Compact | Self::Raw => ContentType::JSON,
@@ -80,18 +79,18 @@ impl Form {
     }
 }
 
-/// A body and what must be known to have its bytes back.
+/// A stored body, and what restores its bytes.
 #[derive(Debug)]
 struct Packed<'b> {
     form: Form,
-    /// The JSON text for the server.
+    /// The JSON text.
     message: String,
     raw: Option<&'b str>,
 }
 
 fn pack<'b>(content_type: &ContentType, body: &'b [u8]) -> Packed<'b> {
     let form = Form::of(content_type, body);
-    // Every form but the last is for UTF-8.
+    // Every form but `Base64` requires UTF-8.
     let text = std::str::from_utf8(body).unwrap_or_default();
     let message = match form {
         Form::Same | Form::Compact | Form::Raw => text.to_owned(),
@@ -105,21 +104,21 @@ fn unpack(form: Form, message: &str, raw: Option<&str>) -> Result<Bytes, String>
     let wrapped = |name: &str| match serde_json::from_str::<Map<String, Value>>(message) {
         Ok(mut object) => match object.remove(name) {
             Some(Value::String(text)) => Ok(text),
-            _ => Err(format!("the headers say that the body is wrapped as '{name}', and it is not")),
+            _ => Err(format!("the headers say that the body is wrapped as '{name}', but it is not")),
         },
-        Err(_) => Err(format!("the headers say that the body is wrapped as '{name}', and it is no object")),
+        Err(_) => Err(format!("the headers say that the body is wrapped as '{name}', but it is not an object")),
     };
     match form {
         Form::Same => Ok(Bytes::copy_from_slice(message.as_bytes())),
         Form::Compact => Ok(without_spaces(message).into()),
         Form::Raw => match raw {
             Some(raw) => Ok(Bytes::copy_from_slice(raw.as_bytes())),
-            None => Err("the headers say that the body's text stands beside it, and it does not".into()),
+            None => Err("the headers say that they hold the text of the body, but they do not".into()),
         },
         Form::Text => wrapped("text").map(Bytes::from),
         Form::Base64 => {
             let text = wrapped("base64")?;
-            BASE64.decode(text.as_bytes()).map(Bytes::from).map_err(|error| format!("the body is no base64: {error}"))
+            BASE64.decode(text.as_bytes()).map(Bytes::from).map_err(|error| format!("the body is not base64: {error}"))
         }
     }
 }
@@ -131,11 +130,11 @@ pub(crate) struct Encoded {
     pub(crate) headers: String,
 }
 
-/// Writes a message for the server.
+/// Encodes a message.
 pub(crate) fn encode(message: &Message) -> Encoded {
     let packed = pack(&message.content_type, &message.body);
     let headers = Outgoing { message, packed: &packed };
-    // A map of texts always has a JSON form.
+    // A map of strings always serializes.
     let headers = serde_json::to_string(&headers).unwrap_or_else(|_| "{}".to_owned());
     Encoded { message: packed.message, headers }
 }
@@ -180,7 +179,7 @@ impl Serialize for Note<'_> {
         if let Some(Expiry::At(time)) = message.expires {
             map.serialize_entry("expires_at", &time.as_micros().max(0))?;
         }
-        // PGMQ's own name is a key's; a sender's header of that name is kept here.
+        // PGMQ's header is the ordering key; a sender's header of that name is stored here.
         if let Some(group) = message.headers.get(GROUP) {
             map.serialize_entry("headers", &Map::from_iter([(GROUP.to_owned(), group.into())]))?;
         }
@@ -188,7 +187,7 @@ impl Serialize for Note<'_> {
     }
 }
 
-/// How a dead letter died.
+/// The record of a dead letter.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Death {
     pub(crate) reason: Option<String>,
@@ -202,7 +201,7 @@ pub(crate) struct Death {
     pub(crate) revision: u32,
 }
 
-/// A message as it was read.
+/// A decoded message.
 #[derive(Debug, Clone)]
 pub(crate) struct Decoded {
     pub(crate) id: MessageId,
@@ -217,24 +216,24 @@ pub(crate) struct Decoded {
     pub(crate) first_read_at: Option<Timestamp>,
     pub(crate) error: Option<String>,
     pub(crate) death: Option<Death>,
-    /// Why the body is the stored JSON and not what was sent.
+    /// Why the body is the stored JSON and not the original bytes.
     pub(crate) problem: Option<String>,
 }
 
-/// The id of a message that another client has sent.
+/// Returns the id of a foreign message.
 pub(crate) fn derived_id(queue: &QueueName, msg_id: i64) -> MessageId {
     MessageId::derived(PROVIDER, queue.as_str(), &msg_id.to_string())
 }
 
-/// The id of a message, by its headers.
+/// Returns the id of a message by its headers.
 pub(crate) fn id(queue: &QueueName, msg_id: i64, headers: Option<&str>) -> MessageId {
     let headers: Value = headers.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let own = headers.get(OURS).and_then(|ours| ours.get("id")).and_then(Value::as_str);
     own.and_then(|id| id.parse().ok()).unwrap_or_else(|| derived_id(queue, msg_id))
 }
 
-/// Reads a message. A foreign one, which another client has sent, has an id that is derived from its place, and a body
-/// that is its JSON as the server writes it.
+/// Decodes a message. A foreign message has an id derived from its number, and its JSON, as the server writes it, as
+/// the body.
 pub(crate) fn decode(queue: &QueueName, msg_id: i64, message: Option<&str>, headers: Option<&str>) -> Decoded {
     let message = message.unwrap_or("null");
     let mut fields = match headers.map(serde_json::from_str) {
@@ -268,7 +267,7 @@ pub(crate) fn decode(queue: &QueueName, msg_id: i64, message: Option<&str>, head
     let mut headers = Headers::new();
     let kept = ours.get("headers").and_then(Value::as_object).cloned().unwrap_or_default();
     for (name, value) in fields.into_iter().chain(kept) {
-        // What another client calls by a name that is none here is left out.
+        // Foreign headers with invalid names are left out.
         let _ = headers.insert(name, plain(value));
     }
     Decoded {
@@ -303,7 +302,7 @@ fn death(record: &Map<String, Value>) -> Death {
     }
 }
 
-/// A header's value as text.
+/// Returns a header's value as text.
 fn plain(value: Value) -> String {
     match value {
         Value::String(text) => text,
@@ -319,9 +318,9 @@ fn time(fields: &Map<String, Value>, name: &str) -> Option<Timestamp> {
     fields.get(name).and_then(Value::as_i64).map(Timestamp::from_micros)
 }
 
-/// A dead letter with another body, type or headers: its JSON and its headers. What it keeps of its life stays.
+/// Encodes a dead letter with another body, type or headers. Its record stays.
 ///
-/// Headers that the edit does not touch stay as they are, also those of other clients that Postrider cannot show.
+/// Headers that the edit does not change stay, even foreign ones that Postrider cannot show.
 pub(crate) fn rewrite(stored: &str, edited: &Message, is_new_headers: bool) -> Encoded {
     let new = encode(edited);
     let parse = |text: &str| match serde_json::from_str(text) {
@@ -364,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_json_where_they_can_be_and_wrapped_where_not() {
+    fn bodies_are_json_where_possible_and_wrapped_otherwise() {
         let json = |body: &'static str| Message::new(body).content_type(ContentType::JSON);
         for (message, stored) in [
             (json("{\"a\": 1}"), "{\"a\": 1}"),
@@ -382,7 +381,7 @@ mod tests {
             let body = message.body.clone();
             assert_eq!(body_of(&message), (stored.to_owned(), body));
         }
-        // As the server gives it back.
+        // As the server returns it.
         let compact = encode(&json("{\"a\":1}"));
         assert_eq!(decode(&queue(), 1, Some("{\"a\": 1}"), Some(&compact.headers)).body, "{\"a\":1}");
     }
@@ -408,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_message_is_read_as_it_is() {
+    fn a_foreign_message_is_decoded_as_it_is() {
         let decoded = decode(&queue(), 7, Some("{\"a\": 1}"), Some(r#"{"n": 1, "s": "t", "odd name": "x"}"#));
         assert_eq!(decoded.id, MessageId::derived("pgmq", "orders", "7"));
         assert_eq!((decoded.body, decoded.content_type), (Bytes::from("{\"a\": 1}"), ContentType::JSON));
@@ -420,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_not_what_its_headers_say_is_told() {
+    fn a_body_that_contradicts_its_headers_is_a_problem() {
         for body in ["text", "base64", "json-raw", "zip"] {
             let headers = format!(r#"{{"postrider-message": {{"body": "{body}"}}}}"#);
             let decoded = decode(&queue(), 7, Some(r#"{"base64": "?"}"#), Some(&headers));

@@ -1,4 +1,4 @@
-//! Where each operation of the contract is carried out.
+//! The provider contract: each operation, and the function that does it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -206,7 +206,7 @@ impl Store for PgmqStore {
 
     async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
         if let Some(notifier) = &self.shared.notifier {
-            // What has not been told yet is told at once.
+            // Send the pending hints now.
             deadline.limit(notifier.flush(deadline)).await.unwrap_or_default();
         }
         Ok(())

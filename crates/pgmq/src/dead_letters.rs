@@ -1,4 +1,4 @@
-//! How dead messages come back, change, or go for good.
+//! Dead letters: redrive, purge, edit.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::store::Shared;
 
 /// What a redrive will do with each dead letter.
 #[derive(Debug, Default)]
-struct Fates {
-    revived: Vec<Dead>,
+struct RedrivePlan {
+    redriven: Vec<Dead>,
     skipped: Vec<(MessageId, RedriveSkip)>,
 }
 
@@ -26,23 +26,23 @@ fn part_end(part: &DeadPart, chosen: &[Dead]) -> Option<i64> {
     part.next(chosen.len(), chosen.last().map(|dead| dead.msg_id))
 }
 
-fn fates(chosen: Vec<Dead>, mut taken: HashSet<String>) -> Fates {
-    let mut fates = Fates::default();
+fn plan(chosen: Vec<Dead>, mut taken: HashSet<String>) -> RedrivePlan {
+    let mut plan = RedrivePlan::default();
     for dead in chosen {
         let key = dead.decoded.dedup_key.as_ref().map(|key| key.as_str().to_owned());
         if dead.is_leased {
-            fates.skipped.push((dead.decoded.id, RedriveSkip::Leased));
+            plan.skipped.push((dead.decoded.id, RedriveSkip::Leased));
         } else if key.is_some_and(|key| !taken.insert(key)) {
-            fates.skipped.push((dead.decoded.id, RedriveSkip::DedupKeyTaken));
+            plan.skipped.push((dead.decoded.id, RedriveSkip::DedupKeyTaken));
         } else {
-            fates.revived.push(dead);
+            plan.redriven.push(dead);
         }
     }
-    fates
+    plan
 }
 
 impl Shared {
-    /// The dedup keys of dead letters that somebody who lives has in the target.
+    /// Returns the dedup keys of dead letters that live messages of the target hold.
     async fn taken_keys(
         &self,
         session: &Session<'_>,
@@ -54,7 +54,7 @@ impl Shared {
         Ok(self.living_holders(session, target, &keys).await?.into_keys().collect())
     }
 
-    /// What a redrive would do.
+    /// Returns what a redrive would do.
     pub(crate) async fn rehearse(&self, part: &DeadPart, target: &QueueName) -> Result<RedriveReport, Undone> {
         let chosen = self.select_dead("redrive", Deadline::default(), part).await?;
         let look = || async {
@@ -65,12 +65,12 @@ impl Shared {
             Ok(taken)
         };
         let taken = self.if_exists(target, Deadline::default(), look).await?.unwrap_or_default();
-        let fates = fates(chosen, taken);
-        let redriven = fates.revived.iter().map(|dead| dead.decoded.id).collect();
-        Ok(RedriveReport { redriven, skipped: fates.skipped })
+        let plan = plan(chosen, taken);
+        let redriven = plan.redriven.iter().map(|dead| dead.decoded.id).collect();
+        Ok(RedriveReport { redriven, skipped: plan.skipped })
     }
 
-    /// Redrives a part of a selection. Answers what was done, and where the next part begins if there is one.
+    /// Redrives a part of a selection. Returns what was done and where the next part begins, if there is one.
     pub(crate) async fn redrive(
         &self,
         part: &DeadPart,
@@ -100,17 +100,17 @@ impl Shared {
             session.query(&self.database.sql.general.lock_stripes, &[&class, &stripes]).await?;
         }
         let taken = self.taken_keys(&session, &chosen, target).await?;
-        let fates = fates(chosen, taken);
-        let mut report = RedriveReport { redriven: Vec::new(), skipped: fates.skipped };
-        let rows: Vec<i64> = fates.revived.iter().map(|dead| dead.msg_id).collect();
-        let ids: Vec<String> = fates.revived.iter().map(|dead| dead.decoded.id.to_string()).collect();
+        let plan = plan(chosen, taken);
+        let mut report = RedriveReport { redriven: Vec::new(), skipped: plan.skipped };
+        let rows: Vec<i64> = plan.redriven.iter().map(|dead| dead.msg_id).collect();
+        let ids: Vec<String> = plan.redriven.iter().map(|dead| dead.decoded.id.to_string()).collect();
         let done = session.query(&statement, &[&rows, &ids, &target.as_str()]).await?;
-        let done: HashSet<i64> = done.iter().map(|row| row.get(0)).collect();
+        let done: HashSet<i64> = done.iter().map(|row| row.get("msg_id")).collect();
         session.commit().await?;
-        for dead in &fates.revived {
+        for dead in &plan.redriven {
             match done.contains(&dead.msg_id) {
                 true => report.redriven.push(dead.decoded.id),
-                // Somebody was faster with a lease.
+                // A concurrent claim leased it.
                 false => report.skipped.push((dead.decoded.id, RedriveSkip::Leased)),
             }
         }
@@ -118,7 +118,8 @@ impl Shared {
         Ok((report, next))
     }
 
-    /// Purges a part of a selection. Answers how many were, and where the next part begins if there is one.
+    /// Purges a part of a selection. Returns the number of purged messages and where the next part begins, if there is
+    /// one.
     pub(crate) async fn purge_dead(&self, part: &DeadPart) -> Result<(u64, Option<i64>), Undone> {
         const PURGE: &str = "purge dead letters";
         let chosen = self.select_dead(PURGE, Deadline::default(), part).await?;
@@ -131,7 +132,7 @@ impl Shared {
         Ok((gone, part_end(part, &chosen)))
     }
 
-    /// Changes the oldest dead letter that has an id.
+    /// Edits the oldest dead letter with an id.
     pub(crate) async fn edit_dead(
         &self,
         queue: &QueueName,
@@ -149,7 +150,8 @@ impl Shared {
         let mut session = self.database.session(EDIT, deadline).await?;
         session.begin().await?;
         let locked = session.query(&sql.dead_for_edit, &[&msg_id]).await?;
-        let edited = match locked.first().map(|row| Dead::read(&dead_queue, row)) {
+        let locked = Dead::read_all(&dead_queue, &locked);
+        let edited = match locked.into_iter().next() {
             None => Err(not_found()),
             Some(dead) if dead.is_leased => Err(MessagingError::MessageLeased { queue: dead_queue, id }),
             Some(dead) => edited(dead, edit, &self.capabilities.limits),
@@ -166,7 +168,7 @@ impl Shared {
     }
 }
 
-/// The JSON and the headers of a changed dead letter, if it would still be one that can be sent.
+/// Returns the JSON and the headers of an edited dead letter. Refuses an edit after which it could not be sent.
 fn edited(
     dead: Dead,
     edit: &DeadLetterEdit,

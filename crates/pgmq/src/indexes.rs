@@ -1,7 +1,7 @@
-//! The indexes that a queue needs here and PGMQ does not give it.
+//! The indexes that a queue needs here and that PGMQ does not create.
 //!
-//! Making one keeps writers away for as long as it takes. That is nothing for a small table; a large one that is in use
-//! gets its indexes on a connection of its own, beside the writers, and is slow until they are there.
+//! Creating an index blocks writers meanwhile. That is brief for a small table; a large one in use gets its indexes
+//! concurrently, on a separate connection, and is slow until it has them.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError, Weak};
@@ -15,33 +15,32 @@ use tokio::sync::Notify;
 use crate::names::Names;
 use crate::store::Shared;
 
-/// How long it is from one try to make an index beside the writers to the next.
+/// Interval of attempts to create indexes concurrently.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// A table with no more bytes is read in a moment.
+/// Size in bytes up to which a table is indexed at once.
 const SMALL: i64 = 8 << 20;
 
-/// By the heads of keys, and by the times of what has no key.
+/// The indexes: by the heads of keys, and by the due times of messages without a key.
 const INDEXES: [(&str, &str); 2] = [
     ("{group_index}", "on {queue} ((headers->>'x-pgmq-group'), msg_id) where headers->>'x-pgmq-group' is not null"),
     ("{free_index}", "on {queue} (vt) where headers->>'x-pgmq-group' is null"),
 ];
 
-/// Which of these indexes a queue lacks; whether there is one that nobody finished; whether somebody is at it; whether the
-/// table is small.
+/// The indexes that a queue lacks; whether each is invalid; whether one is being created; whether the table is small.
 const LACKING: &str = "\
-select n.name, i.indexrelid is not null,
-       exists (select 1 from pg_catalog.pg_stat_progress_create_index p where p.relid = t.oid),
-       pg_catalog.pg_relation_size(t.oid) <= $3
+select n.name, i.indexrelid is not null as is_unfinished,
+       exists (select 1 from pg_catalog.pg_stat_progress_create_index p where p.relid = t.oid) as is_in_work,
+       pg_catalog.pg_relation_size(t.oid) <= $3 as is_small
 from unnest($1::text[]) as n (name)
 join pg_catalog.pg_class t on t.oid = to_regclass(format('pgmq.%I', $2::text))
 left join pg_catalog.pg_index i on i.indexrelid = to_regclass(format('pgmq.%I', n.name))
 where i.indisvalid is not true";
 
-/// The large queues that wait for their indexes.
+/// The large queues that lack indexes.
 #[derive(Debug, Default)]
 pub(crate) struct Unindexed {
-    // A lock, held for a look.
+    // Held for an insertion.
     queues: Mutex<HashSet<QueueName>>,
     more: Notify,
 }
@@ -57,7 +56,7 @@ impl Unindexed {
     }
 }
 
-/// An index that is missing.
+/// A missing index.
 #[derive(Debug)]
 struct Lacking {
     name: String,
@@ -74,14 +73,15 @@ impl Shared {
         let (names, table) = (known.each_ref().map(|(name, _)| name.as_str()).to_vec(), of_queue.insert("{table}"));
         let rows = self.ask("look at the indexes", deadline, LACKING, vec![&names, &table, &SMALL]).await?;
         let lacking = |row: &Row| {
-            let (name, columns) = known.iter().find(|(name, _)| name == row.get::<_, &str>(0))?.clone();
-            let (is_unfinished, is_in_work, is_small) = (row.get(1), row.get(2), row.get(3));
+            let (name, columns) = known.iter().find(|(name, _)| name == row.get::<_, &str>("name"))?.clone();
+            let (is_unfinished, is_in_work, is_small) =
+                (row.get("is_unfinished"), row.get("is_in_work"), row.get("is_small"));
             Some(Lacking { name, columns, is_unfinished, is_in_work, is_small })
         };
         Ok(rows.iter().filter_map(lacking).collect())
     }
 
-    /// Gives a queue its indexes, at once if it is small and nobody is writing, else later.
+    /// Indexes a queue, at once if it is small and has no writer, else later.
     pub(crate) async fn index(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
         let lacking = self.lacking(queue, deadline).await?;
         let is_easy = lacking.iter().all(|index| index.is_small && !index.is_unfinished && !index.is_in_work);
@@ -95,10 +95,10 @@ impl Shared {
     async fn index_at_once(&self, queue: &QueueName, lacking: &[Lacking], deadline: Deadline) -> Result<(), Undone> {
         let mut session = self.database.session("index the queue", deadline).await?;
         session.begin().await?;
-        // Another process may have come first.
-        let turn = "select pg_advisory_xact_lock(hashtext('postrider.adopt.' || $1))";
-        session.query(turn, &[&queue.as_str()]).await?;
-        // Writers wait behind whoever waits for the table.
+        // Another process may do the same.
+        let lock = "select pg_advisory_xact_lock(hashtext('postrider.adopt.' || $1))";
+        session.query(lock, &[&queue.as_str()]).await?;
+        // Writers queue up behind this lock request.
         session.batch("set local lock_timeout = '200ms'").await?;
         for Lacking { name, columns, .. } in lacking {
             session.batch(&format!("create index if not exists \"{name}\" {columns}")).await?;
@@ -106,7 +106,7 @@ impl Shared {
         session.commit().await
     }
 
-    /// Makes the indexes of a large queue while others write to it. Answers whether it has them all.
+    /// Creates the indexes of a large queue concurrently. Returns whether it has them all.
     async fn index_beside(&self, queue: &QueueName) -> Result<bool, Undone> {
         for Lacking { name, columns, is_unfinished, is_in_work, .. } in self.lacking(queue, Deadline::default()).await?
         {
@@ -114,7 +114,7 @@ impl Shared {
                 return Ok(false);
             }
             let session = self.indexing.session("index the queue", Deadline::default()).await?;
-            // It waits for every transaction that is older. A pooler's sessions have no limit, and are not only ours.
+            // It waits for all older transactions. Behind a pooler the setting would stay in a shared session.
             if self.options.enable_pg_notify {
                 session.batch("set lock_timeout = '10min'").await?;
             }
@@ -127,7 +127,7 @@ impl Shared {
     }
 }
 
-/// Makes the indexes of large queues, one after the other, again and again until they are there.
+/// Creates the indexes of large queues, one queue after the other, until they exist.
 pub(crate) async fn index_all(shared: Weak<Shared>) {
     loop {
         let Some(store) = shared.upgrade() else { return };
@@ -142,7 +142,7 @@ pub(crate) async fn index_all(shared: Weak<Shared>) {
                 Err(undone) => {
                     let error = undone.into_harmless();
                     tracing::warn!(%queue, %error, "the queue lacks its indexes, which makes it slow");
-                    // Whoever lacks a right is not given it in a minute. It is tried again with the next adoption.
+                    // A missing right is not granted within a minute; the next adoption tries again.
                     if error.is_retryable() {
                         has_failed = true;
                         store.unindexed.add(&queue);

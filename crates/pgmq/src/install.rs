@@ -1,4 +1,4 @@
-//! Whether PGMQ is there, and new enough.
+//! Checks that PGMQ is installed and new enough.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use postrider_provider::Undone;
 
 use crate::{Database, PROVIDER};
 
-/// Why a database cannot be used as it is.
+/// Why a database cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum InstallError {
     #[error(
-        "this database has no PGMQ; run `create extension pgmq` in it or, where the server lacks the extension, load \
-         PGMQ's file pgmq.sql with psql, then try again"
+        "this database has no PGMQ; run `create extension pgmq` in it or, if the server lacks the extension, load PGMQ's \
+         file pgmq.sql with psql, then try again"
     )]
     Missing,
     #[error(
-        "this database has a schema 'pgmq' that is not PGMQ's or lacks its {lacks}; PGMQ 1.10 is the oldest that will \
-         do: run `alter extension pgmq update`, or load the file pgmq.sql of a newer version into a new database"
+        "this database has a schema 'pgmq' that is not PGMQ's or lacks its {lacks}; PGMQ 1.10 or newer is required: run \
+         `alter extension pgmq update`, or load the file pgmq.sql of a newer version into a new database"
     )]
     TooOld { lacks: String },
 }
 
-/// By the catalog alone: a user who lacks the right to use the schema is told so later, by the server.
+/// Reads only the catalog: a user without the right to use the schema gets the server's error later.
 const LOOK: &str = "\
-select to_regnamespace('pgmq') is not null,
+select to_regnamespace('pgmq') is not null as is_installed,
        array(select needed.name from (values ('meta', 'queue_name'), ('message_record', 'headers'),
                                              ('message_record', 'last_read_at')) as needed (relation, name)
              where not exists (select 1 from pg_catalog.pg_class c
                                join pg_catalog.pg_namespace n on n.oid = c.relnamespace
                                join pg_catalog.pg_attribute a on a.attrelid = c.oid
-                               where n.nspname = 'pgmq' and c.relname = needed.relation and a.attname = needed.name))";
+                               where n.nspname = 'pgmq' and c.relname = needed.relation and a.attname = needed.name)) as lacks";
 
 /// Refuses a database without PGMQ.
 pub(crate) async fn check(
@@ -41,7 +41,8 @@ pub(crate) async fn check(
 ) -> Result<(), MessagingError> {
     let mut session = database.session(operation, deadline).await?;
     let found = session.ask(Step::new(LOOK, [])).await.map_err(Undone::into_harmless)?;
-    let (is_there, lacks) = found.first().map_or((false, Vec::new()), |row| (row.get(0), row.get::<_, Vec<String>>(1)));
+    let (is_there, lacks) =
+        found.first().map_or((false, Vec::new()), |row| (row.get("is_installed"), row.get::<_, Vec<String>>("lacks")));
     let error = match (is_there, lacks.is_empty()) {
         (true, true) => return Ok(()),
         (true, false) => InstallError::TooOld { lacks: lacks.join(" and ") },

@@ -1,30 +1,30 @@
-//! Whether the bytes of a JSON text come back from `jsonb`.
+//! Tells whether the bytes of a JSON text survive `jsonb`.
 //!
-//! The server keeps the meaning of a text and not its bytes: it sorts the keys of an object by length and then by bytes,
-//! keeps the last of equal keys, writes numbers without exponents and strings with as few escapes as there can be, and
-//! puts a space behind every colon and comma. A text that is written like that already, with or without the spaces, can
-//! be had back exactly. Some texts it does not take at all.
+//! The server stores the value of a text and not its bytes: it sorts the keys of an object by length and then by bytes,
+//! keeps the last of equal keys, writes numbers without exponents and strings with minimal escapes, and puts a space
+//! after every colon and comma. A text in this form, with or without the spaces, can be restored exactly. Some texts
+//! the server refuses.
 
-/// What the server makes of a text.
+/// What the server does with a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// It comes back as it is.
+    /// Returns it unchanged.
     Same,
-    /// It comes back with spaces behind its colons and commas, and has none.
+    /// Returns it with spaces after its colons and commas, of which it has none.
     Compact,
-    /// It is JSON, and comes back as other bytes.
+    /// Accepts it, and returns other bytes.
     Changed,
-    /// It is no JSON, or none that the server takes.
+    /// Refuses it, or it is not JSON.
     Unfit,
 }
 
-/// Deeper texts are not JSON to us: the server's stack ends somewhere.
-const MOST_DEPTH: u32 = 500;
+/// Nesting depth from which a text is not treated as JSON: the server's stack is limited.
+const MAX_DEPTH: u32 = 500;
 
-/// Longer numbers may be more than the server can hold.
-const MOST_DIGITS: usize = 300;
+/// Length from which a number may exceed the server's limits.
+const MAX_DIGITS: usize = 300;
 
-/// Judges a text.
+/// Classifies a text.
 pub(crate) fn judge(text: &str) -> Fit {
     let mut reader =
         Reader { bytes: text.as_bytes(), at: 0, is_compact: true, is_spaced: true, is_changed: false, depth: 0 };
@@ -37,7 +37,7 @@ pub(crate) fn judge(text: &str) -> Fit {
     }
 }
 
-/// A text as the server writes it, without the spaces.
+/// Returns a text of the server without its spaces.
 pub(crate) fn without_spaces(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let (mut is_string, mut is_escaped, mut is_behind) = (false, false, false);
@@ -59,15 +59,15 @@ pub(crate) fn without_spaces(text: &str) -> String {
     out
 }
 
-/// Reads a text; `None` is what is not JSON, or not taken.
+/// A parser; `None` for a text that is not JSON, or that the server refuses.
 struct Reader<'t> {
     bytes: &'t [u8],
     at: usize,
     /// No space anywhere.
     is_compact: bool,
-    /// One space behind each colon and comma, and nowhere else.
+    /// One space after each colon and comma, and nowhere else.
     is_spaced: bool,
-    /// Something comes back otherwise.
+    /// The server returns other bytes.
     is_changed: bool,
     depth: u32,
 }
@@ -89,7 +89,7 @@ impl Reader<'_> {
         (found == text).then_some(())
     }
 
-    /// Passes over spaces where the server writes none.
+    /// Skips spaces where the server writes none.
     fn gap(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
@@ -97,7 +97,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Passes over spaces where the server writes one.
+    /// Skips spaces where the server writes one.
     fn separation(&mut self) {
         if self.peek() == Some(b' ') {
             self.at += 1;
@@ -126,7 +126,7 @@ impl Reader<'_> {
     fn nested(&mut self, inside: fn(&mut Self) -> Option<()>) -> Option<()> {
         self.at += 1;
         self.depth += 1;
-        if self.depth > MOST_DEPTH {
+        if self.depth > MAX_DEPTH {
             return None;
         }
         inside(self)?;
@@ -209,7 +209,7 @@ impl Reader<'_> {
         let digits = self.bytes.get(self.at..self.at + 4)?;
         let unit = self.unit()?;
         let character = match unit {
-            // No text of the server's holds it.
+            // The server's texts hold no NUL.
             0 => return None,
             0xd800..0xdc00 => {
                 self.expect(b"\\u")?;
@@ -244,7 +244,7 @@ impl Reader<'_> {
             self.digits()?;
         }
         let mantissa = &self.bytes[from..self.at];
-        // There is no negative zero.
+        // The server has no negative zero.
         self.is_changed |= is_negative && mantissa.iter().all(|byte| matches!(byte, b'-' | b'0' | b'.'));
         if matches!(self.peek(), Some(b'e' | b'E')) {
             self.at += 1;
@@ -256,7 +256,7 @@ impl Reader<'_> {
             }
             self.is_changed = true;
         }
-        (self.at - from <= MOST_DIGITS).then_some(())
+        (self.at - from <= MAX_DIGITS).then_some(())
     }
 
     fn digits(&mut self) -> Option<()> {
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_judged_by_what_the_server_makes_of_them() {
+    fn texts_are_classified_by_what_the_server_returns() {
         for (text, fit) in [
             ("5", Fit::Same),
             ("-1.50", Fit::Same),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn spaces_are_taken_where_the_server_has_put_them() {
+    fn the_servers_spaces_are_removed() {
         assert_eq!(without_spaces(r#"{"a": 1, "b: ,\" ": ["x, y", 2]}"#), r#"{"a":1,"b: ,\" ":["x, y",2]}"#);
     }
 }

@@ -1,4 +1,4 @@
-//! Receipts: a lease is known by its message, its read and its end.
+//! Leases: a receipt names the message, its read and its end.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The receipt of a lease.
+    /// Returns the receipt of a lease.
     pub(crate) fn receipt(&self, queue: &QueueName, id: MessageId) -> ReceiptHandle {
         let handle = [self.msg_id.to_be_bytes(), self.vt.as_micros().to_be_bytes()].concat();
         ReceiptHandle::new(PROVIDER, queue.clone(), id, self.token(queue, id), NativeRef::Handle(handle.into()))
     }
 
-    /// The read, and a sum over everything else that the receipt says: numbers of messages begin with 1 in every queue.
+    /// Returns the read count and a checksum of the rest of the receipt: messages are numbered from 1 in every queue.
     fn token(&self, queue: &QueueName, id: MessageId) -> LeaseToken {
         let numbers = [self.msg_id.to_be_bytes(), self.vt.as_micros().to_be_bytes()].concat();
         let sum = fnv1a(queue.as_str().as_bytes().iter().chain(&[0]).chain(id.as_uuid().as_bytes()).chain(&numbers));
@@ -33,7 +33,7 @@ impl Lease {
         LeaseToken(u128::from(self.last_read_at.as_micros().cast_unsigned()) << 64 | u128::from(read))
     }
 
-    /// Reads a receipt that can be this provider's.
+    /// Reads a receipt of this provider.
     pub(crate) fn read(receipt: &ReceiptHandle) -> Result<Self, MessagingError> {
         receipt.check_provider(PROVIDER)?;
         let lost = || MessagingError::invalid_receipt("it names no message of PGMQ");
@@ -41,7 +41,7 @@ impl Lease {
         let (msg_id, vt) = handle.split_first_chunk::<8>().ok_or_else(lost)?;
         let vt: [u8; 8] = vt.try_into().map_err(|_| lost())?;
         let token = receipt.token().0;
-        // The upper halves are what was put there.
+        // The upper halves hold these numbers.
         let (last_read_at, read_ct) = ((token >> 64) as u64, (token as u64 >> 32) as u32);
         let lease = Self {
             msg_id: i64::from_be_bytes(*msg_id),
@@ -56,8 +56,8 @@ impl Lease {
     }
 }
 
-/// Leases of one queue, as the statements take them: an array for each column, in the order of the rows, so that two
-/// batches never lock each other's rows crosswise.
+/// Leases of one queue as the statements take them: one array a column, in the order of the rows, so that two batches
+/// cannot deadlock.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     pub(crate) msg_ids: Vec<i64>,
@@ -75,7 +75,7 @@ impl Leases {
     }
 }
 
-/// Leases of several queues, each in order.
+/// Returns leases by queue, each in order.
 pub(crate) fn by_queue<'r>(receipts: impl Iterator<Item = &'r ReceiptHandle>) -> BTreeMap<QueueName, Leases> {
     let mut read: Vec<(&QueueName, Lease)> =
         receipts.filter_map(|receipt| Some((receipt.queue(), Lease::read(receipt).ok()?))).collect();
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receipt_says_what_was_put_into_it_and_fits_one_message() {
+    fn a_receipt_is_read_back_and_is_valid_for_one_message() {
         let (queue, other) = (QueueName::new("a").unwrap(), QueueName::new("b").unwrap());
         let id = MessageId::generate();
         let (read, end) = (Timestamp::from_micros(-5), Timestamp::from_micros(7));

@@ -1,4 +1,4 @@
-//! What people and tools see of a queue, and what they remove.
+//! Read access to queues, and purges.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use postrider_core::{
     DeadLetter, DeadLetterCursor, DeadLetterPage, DeadLetterQuery, DeadLetterSelection, Deadline, LiveState, Measured,
     MessageId, MessagingError, PeekedMessage, Priority, QueueName, QueueStats,
 };
-use postrider_pg::columns::time;
+use postrider_pg::columns::{positions, time};
 use postrider_pg::tokio_postgres::Row;
 use postrider_provider::{DeadPart, Removal, Undone};
 use postrider_sql::Present;
@@ -17,14 +17,14 @@ use crate::rows::{self, Dead, Json};
 use crate::store::Shared;
 use crate::{codec, names};
 
-/// So many messages are removed in one transaction.
+/// Messages removed in one transaction.
 const CHUNK: usize = 2000;
 
 impl Shared {
     pub(crate) async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, Undone> {
         let rows = self.ask("list queues", deadline, &self.database.sql.general.list_queues, Vec::new()).await?;
-        // What Postrider cannot use is not one of its queues, nor are those of dead letters.
-        let queues = rows.iter().filter_map(|row| QueueName::new(row.get::<_, &str>(0)).ok());
+        // Skip queues that Postrider cannot use, and those of dead letters.
+        let queues = rows.iter().filter_map(|row| QueueName::new(row.get::<_, &str>("name")).ok());
         Ok(queues.filter(|queue| names::check(queue).is_ok()).collect())
     }
 
@@ -34,11 +34,11 @@ impl Shared {
         let look = || async { self.ask("stats", deadline, &sql.stats, vec![&name]).await };
         let rows = self.if_exists(queue, deadline, look).await?;
         let is_paused = match &rows {
-            Some(rows) => rows.first().is_some_and(|row| row.get(4)),
-            // It can be paused before there is a queue of that name.
+            Some(rows) => rows.first().is_some_and(|row| row.get("is_paused")),
+            // A queue can be paused before it exists.
             None => {
                 let found = self.ask("stats", deadline, &self.database.sql.general.is_paused, vec![&name]).await?;
-                found.first().is_some_and(|row| row.get(0))
+                found.first().is_some_and(|row| row.get("is_paused"))
             }
         };
         let rows = rows.unwrap_or_default();
@@ -48,14 +48,14 @@ impl Shared {
             let counted = self.if_exists(&queue.dead_letters(), deadline, count).await?.unwrap_or_default();
             dead = counted.first().map_or(0, |row| row.get::<_, i64>(0).max(0).cast_unsigned());
         }
-        let count = |column: usize| rows.first().map_or(0, |row| row.get::<_, i64>(column)).max(0).cast_unsigned();
-        let oldest = rows.first().and_then(|row| row.get::<_, Option<i64>>(3));
+        let count = |column| rows.first().map_or(0, |row| row.get::<_, i64>(column)).max(0).cast_unsigned();
+        let oldest = rows.first().and_then(|row| row.get::<_, Option<i64>>("oldest_micros"));
         let oldest = oldest.map(|micros| Duration::from_micros(micros.max(0).cast_unsigned()));
         Ok(QueueStats {
             queue: queue.clone(),
-            ready: Measured::Exact(count(0)),
-            in_flight: Measured::Exact(count(1)),
-            delayed: Measured::Exact(count(2)),
+            ready: Measured::Exact(count("ready")),
+            in_flight: Measured::Exact(count("in_flight")),
+            delayed: Measured::Exact(count("delayed")),
             dead: Measured::Exact(dead),
             oldest_age: Measured::Exact(oldest),
             paused: is_paused,
@@ -73,10 +73,11 @@ impl Shared {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let look = || async { self.ask("peek", deadline, &sql.peek, vec![&name, &limit]).await };
         let rows = self.if_exists(queue, deadline, look).await?.unwrap_or_default();
-        Ok(rows.iter().map(|row| peeked(queue, row)).collect())
+        let columns = PeekColumns::of(&rows);
+        Ok(rows.iter().map(|row| peeked(queue, row, columns)).collect())
     }
 
-    /// What a removal goes through, in chunks. What is kept aside has a negative number.
+    /// Returns the messages of a queue at this moment, in chunks. Delayed messages have negative numbers.
     pub(crate) async fn present(
         &self,
         operation: &'static str,
@@ -87,7 +88,7 @@ impl Shared {
         let (sql, name) = (self.database.sql.of(queue), queue.as_str());
         let look = || async { self.ask(operation, deadline, &sql.select_queue, vec![&name]).await };
         let rows = self.if_exists(queue, deadline, look).await?.unwrap_or_default();
-        let present: Vec<Present> = rows.iter().map(|row| (row.get(0), None)).collect();
+        let present: Vec<Present> = rows.iter().map(|row| (row.get("msg_id"), None)).collect();
         Ok(present.chunks(CHUNK).map(<[Present]>::to_vec).collect())
     }
 
@@ -99,20 +100,20 @@ impl Shared {
         removal: Removal,
     ) -> Result<u64, Undone> {
         let (sql, name) = (self.database.sql.of(queue), queue.as_str());
-        let (aside, rows): (Vec<i64>, Vec<i64>) = chosen.iter().map(|(row, _)| *row).partition(|row| *row < 0);
-        let aside: Vec<i64> = aside.into_iter().map(i64::wrapping_neg).collect();
+        let (delayed, rows): (Vec<i64>, Vec<i64>) = chosen.iter().map(|(row, _)| *row).partition(|row| *row < 0);
+        let delayed: Vec<i64> = delayed.into_iter().map(i64::wrapping_neg).collect();
         let everything = removal == Removal::Everything;
         let remove = || async {
             let gone =
-                self.ask(operation, Deadline::default(), &sql.purge, vec![&rows, &name, &everything, &aside]).await?;
-            Ok(gone.first().map_or(0, |row| row.get::<_, i64>(0).max(0).cast_unsigned()))
+                self.ask(operation, Deadline::default(), &sql.purge, vec![&rows, &name, &everything, &delayed]).await?;
+            Ok(gone.first().map_or(0, |row| row.get::<_, i64>("removed").max(0).cast_unsigned()))
         };
         let removed = self.if_exists(queue, Deadline::default(), remove).await?.unwrap_or(0);
         self.touch([queue]);
         Ok(removed)
     }
 
-    /// Holds a queue's messages back, or lets them go again.
+    /// Pauses or resumes a queue.
     pub(crate) async fn set_paused(
         &self,
         queue: &QueueName,
@@ -127,7 +128,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Drops a queue and that of its dead letters, with everything in them.
+    /// Drops a queue and its dead letters, with everything in them.
     pub(crate) async fn drop_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
         names::check(queue)?;
         let (name, dead) = (queue.as_str(), queue.dead_letters());
@@ -135,7 +136,7 @@ impl Shared {
         self.ask("delete queue", deadline, statement, vec![&name, &dead.as_str()]).await.map(drop)
     }
 
-    /// The dead letters that a selection names, in the order of their deaths.
+    /// Returns the dead letters of a selection, in the order of deaths.
     pub(crate) async fn select_dead(
         &self,
         operation: &'static str,
@@ -163,7 +164,7 @@ impl Shared {
             }
         };
         let rows = self.if_exists(&dead, deadline, look).await?.unwrap_or_default();
-        let mut found: Vec<Dead> = rows.iter().map(|row| Dead::read(&dead, row)).collect();
+        let mut found = Dead::read_all(&dead, &rows);
         if let DeadLetterSelection::Ids(ids) = &part.selection {
             let ids: HashSet<&MessageId> = ids.iter().collect();
             found.retain(|dead| ids.contains(&dead.decoded.id));
@@ -184,7 +185,9 @@ impl Shared {
         let look =
             || async { self.ask("find dead letters", deadline, &sql.find_dead_letters, vec![&reason, &error]).await };
         let found = self.if_exists(&dead, deadline, look).await?.unwrap_or_default();
-        let id = |row: &Row| codec::id(&dead, row.get(0), row.get::<_, Option<Json<'_>>>(1).map(|json| json.0));
+        let [msg_id, headers] = positions(&found, ["msg_id", "headers"]);
+        let id =
+            |row: &Row| codec::id(&dead, row.get(msg_id), row.get::<_, Option<Json<'_>>>(headers).map(|json| json.0));
         Ok(found.iter().map(id).collect())
     }
 
@@ -197,10 +200,10 @@ impl Shared {
         query.check()?;
         let after: i64 = match &query.after {
             None => 0,
-            Some(cursor) => cursor
-                .0
-                .parse()
-                .map_err(|_| MessagingError::invalid("cursor", format!("'{}' ends no page", cursor.0)))?,
+            Some(cursor) => cursor.0.parse().map_err(|_| {
+                let why = format!("'{}' is not a cursor; pass `next` of the previous page", cursor.0);
+                MessagingError::invalid("cursor", why)
+            })?,
         };
         let limit = query.limit.saturating_add(1);
         let selection = query.selection.clone();
@@ -214,12 +217,18 @@ impl Shared {
     }
 }
 
-fn peeked(queue: &QueueName, row: &Row) -> PeekedMessage {
-    let decoded = rows::decoded(queue, row.get(0), row, [1, 2]);
-    let (is_later, is_leased): (bool, bool) = (row.get(6), row.get(7));
+postrider_pg::columns! {
+    /// The columns of `peek.sql`.
+    PeekColumns { msg_id, message, headers, read_ct, enqueued_at, vt, is_not_due, is_leased }
+}
+
+fn peeked(queue: &QueueName, row: &Row, columns: PeekColumns) -> PeekedMessage {
+    let decoded = rows::decoded(queue, row.get(columns.msg_id), row, [columns.message, columns.headers]);
+    let (is_later, is_leased): (bool, bool) = (row.get(columns.is_not_due), row.get(columns.is_leased));
     let state = match (is_leased, is_later, decoded.attempts) {
         (true, ..) => LiveState::Processing,
-        // A lease that ran out after a failure makes it pending again; nothing tells these apart but the count.
+        // After a failure and an expired lease it is pending again; only the count of failures tells, so it shows as
+        // retryable.
         (false, _, attempts) if attempts > 0 => LiveState::Retryable,
         _ => LiveState::Pending,
     };
@@ -231,10 +240,12 @@ fn peeked(queue: &QueueName, row: &Row) -> PeekedMessage {
         ordering_key: decoded.ordering_key,
         priority: Priority::default(),
         state,
-        deliveries_count: u32::try_from(row.get::<_, i32>(3)).unwrap_or(0).saturating_sub(decoded.released),
+        deliveries_count: u32::try_from(row.get::<_, i32>(columns.read_ct))
+            .unwrap_or(0)
+            .saturating_sub(decoded.released),
         attempts_count: decoded.attempts,
-        enqueued_at: time(row, 4),
-        next_attempt_at: time(row, 5),
+        enqueued_at: time(row, columns.enqueued_at),
+        next_attempt_at: time(row, columns.vt),
         last_error: decoded.error,
     }
 }

@@ -1,31 +1,31 @@
-//! What the tables and indexes of a queue are called.
+//! Names of the tables and indexes of a queue.
 
 use postrider_core::{MessagingError, QueueName};
 
-/// PGMQ allows 47 characters, of which four are for the dead letters' suffix.
+/// Upper bound of a queue name: PGMQ allows 47 characters, of which four are for the suffix of the dead letters.
 const LONGEST: usize = 43;
 
-/// Refuses a name that PGMQ cannot hold: it writes tables in small letters, so two names would be one queue.
+/// Refuses a name that PGMQ cannot hold. It writes table names in lower case, so two names would be one queue.
 pub(crate) fn check(queue: &QueueName) -> Result<(), MessagingError> {
     let origin = queue.origin();
     let name = origin.as_str();
     let invalid = |why: String| Err(MessagingError::invalid("queue name", format!("'{name}': {why}")));
     if name.len() > LONGEST {
         return invalid(format!(
-            "it has {} characters, PGMQ allows {LONGEST} and four for its dead letters",
+            "it has {} characters; use at most {LONGEST}, so that PGMQ can hold its dead letters",
             name.len()
         ));
     }
     if name.chars().any(|c| c.is_ascii_uppercase()) {
-        return invalid("PGMQ does not tell capital letters from small ones; use small ones".into());
+        return invalid("PGMQ ignores case; use lower case".into());
     }
     if name.contains("--") {
-        return invalid("PGMQ refuses '--'".into());
+        return invalid("PGMQ refuses '--'; use another separator".into());
     }
     Ok(())
 }
 
-/// The names that belong to a queue.
+/// The names of a queue and of its dead letters.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     queue: String,
@@ -37,23 +37,23 @@ impl Names {
         Self { queue: queue.as_str().to_owned(), dead: queue.dead_letters().as_str().to_owned() }
     }
 
-    /// For statements that name none.
+    /// For statements without a queue.
     pub(crate) fn of_none() -> Self {
         Self { queue: String::new(), dead: String::new() }
     }
 
-    /// A queue, and the dead letters of another.
+    /// A queue, and the dead letters of another one.
     pub(crate) fn from_to(from: &QueueName, to: &QueueName) -> Self {
         Self { queue: to.as_str().to_owned(), dead: from.dead_letters().as_str().to_owned() }
     }
 
-    /// A statement with these names in it, and without its comments: the statement stays in memory on both sides.
+    /// Returns a statement with its shared parts and these names, without comments: it stays in memory on both sides.
     pub(crate) fn render(&self, statement: &str) -> String {
-        let lines = statement.lines().filter(|line| !line.starts_with("--"));
-        self.insert(&lines.collect::<Vec<_>>().join("\n"))
+        let lines: Vec<&str> = statement.lines().filter(|line| !line.starts_with("--")).collect();
+        self.insert(&crate::sql::compose(&lines.join("\n")))
     }
 
-    /// A text with these names in it.
+    /// Returns a text with these names.
     pub(crate) fn insert(&self, text: &str) -> String {
         let (queue, dead) = (&self.queue, &self.dead);
         [
@@ -77,7 +77,7 @@ impl Names {
     }
 }
 
-/// The channel on which PGMQ tells of inserts, when it was asked to.
+/// The channel on which PGMQ notifies of inserts, if enabled.
 pub(crate) fn channel(queue: &QueueName) -> String {
     format!("pgmq.q_{queue}.INSERT")
 }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_that_pgmq_can_hold_are_allowed() {
+    fn names_that_pgmq_cannot_hold_are_refused() {
         for name in ["orders", "orders_dlq", "a.b-c_1", &"x".repeat(43)] {
             assert!(check(&queue(name)).is_ok(), "{name}");
         }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_lose_their_comments_and_get_their_names() {
+    fn statements_are_rendered_without_comments_and_with_names() {
         let names = Names::of(&queue("a-b"));
         assert_eq!(
             names.render("-- why\nselect 1 from {queue}, {dead}"),

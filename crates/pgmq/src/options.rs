@@ -1,4 +1,4 @@
-//! How PGMQ is used.
+//! The options of a store.
 
 use std::time::Duration;
 
@@ -7,39 +7,39 @@ use postrider_pg::{ConnectionOptions, Schema};
 
 use crate::PROVIDER;
 
-/// How PGMQ is used. The defaults are safe.
+/// The options of a store. The defaults are safe.
 #[derive(Debug, Clone)]
 pub struct PgmqOptions {
-    /// The schema that holds what PGMQ has no place for: paused queues, dedup keys and long delays.
+    /// The schema of the tables that PGMQ lacks: paused queues, dedup keys and long delays.
     pub schema: String,
-    /// How many connections are open at most; listening takes one more.
+    /// Maximum number of open connections; listening takes one more.
     pub pool_size: usize,
-    /// Which messages are kept after their end.
+    /// Which messages are archived.
     pub archive: ArchivePolicy,
-    /// How long they are kept.
+    /// How long archived messages are kept.
     pub archive_retention: Duration,
-    /// Whether waiting receivers hear of new messages by `LISTEN`, and queues tell of what other clients insert. Without
-    /// it nothing is kept in a session, so that a pooler works that hands out connections for a transaction at a time.
+    /// Whether waiting receivers `LISTEN`, and queues notify of inserts by other clients. Without it sessions keep no
+    /// state, so it works behind a pooler in transaction mode.
     pub enable_pg_notify: bool,
-    /// How long after one notification of a queue PGMQ sends no other.
+    /// Minimum interval of PGMQ's notifications of one queue.
     pub notify_throttle: Duration,
-    /// How long a waiting receiver goes without a look of its own.
+    /// Interval of the looks of a waiting receiver.
     pub poll_interval: Duration,
-    /// A message without keys that is due later than this after its send waits beside the queue.
+    /// Delay above which a message without keys waits beside the queue.
     pub long_delay: Duration,
     /// Whether opening applies missing migrations.
     pub auto_migrate: bool,
     /// Whether a send creates a queue that is missing.
     pub create_queues: bool,
-    /// Sizes and times that are accepted.
+    /// Limits of sizes and times.
     pub limits: Limits,
-    /// How long it may take to be connected, and to get a free connection of the pool.
+    /// Time limit to connect, and to get a free connection of the pool.
     pub connect_timeout: Duration,
-    /// How long a statement may take before it is given up.
+    /// Time limit of a statement.
     pub statement_timeout: Duration,
-    /// What failed attempts are signed with; unset, the host's name and the process's number.
+    /// Worker name in failed attempts; by default the host name and the process id.
     pub worker: Option<String>,
-    /// What the connections are called in the server's views; unset, `postrider`.
+    /// `application_name` of the connections; by default `postrider`.
     pub application_name: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl Default for PgmqOptions {
 }
 
 impl PgmqOptions {
-    /// How the server is reached.
+    /// Returns the options of the connection.
     pub(crate) fn connection(&self) -> ConnectionOptions {
         ConnectionOptions {
             provider: PROVIDER,
@@ -78,11 +78,11 @@ impl PgmqOptions {
         }
     }
 
-    /// Refuses what cannot be meant.
+    /// Refuses invalid options.
     pub(crate) fn check(&self) -> Result<(), MessagingError> {
         Schema::check(&self.schema)?;
         if self.schema == "pgmq" {
-            return Err(MessagingError::invalid("schema", "'pgmq' is PGMQ's own; name another"));
+            return Err(MessagingError::invalid("schema", "'pgmq' is PGMQ's own; use another name"));
         }
         let zero = [
             ("pool_size", self.pool_size == 0),
@@ -93,11 +93,12 @@ impl PgmqOptions {
             ("statement_timeout", self.statement_timeout.is_zero()),
         ];
         match zero.into_iter().find(|(_, is_zero)| *is_zero) {
-            // Every insert of a queue would then wait for one row.
-            Some(("notify_throttle", _)) => {
-                Err(MessagingError::invalid("notify_throttle", "it is 0, and senders would wait for each other"))
-            }
-            Some((name, _)) => Err(MessagingError::invalid(name, "it is 0, and nothing could ever be done")),
+            // Every insert into a queue would then wait for one row.
+            Some(("notify_throttle", _)) => Err(MessagingError::invalid(
+                "notify_throttle",
+                "it is 0, so senders would wait for each other; use more",
+            )),
+            Some((name, _)) => Err(MessagingError::invalid(name, "it is 0; use a positive value")),
             None => Ok(()),
         }
     }
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_zeros_are_refused() {
+    fn invalid_names_and_zeros_are_refused() {
         assert!(PgmqOptions::default().check().is_ok());
         for schema in ["", "a b", "pg_x", "pgmq"] {
             assert!(PgmqOptions { schema: schema.into(), ..Default::default() }.check().is_err(), "{schema:?}");

@@ -1,4 +1,4 @@
-//! Whether each statement is carried out in the way that is written beside it.
+//! Tests of the plans that the statements state.
 
 use postrider_core::{Deadline, QueueName};
 use postrider_pg::Schema;
@@ -20,26 +20,26 @@ fn url() -> String {
     })
 }
 
-/// Every file with its statement.
+/// Returns every file with its statement.
 fn files() -> Vec<(&'static str, &'static str)> {
     [General::files(), OfQueue::files(), vec![("redrive", REDRIVE)]].concat()
 }
 
-/// What walks a table that can be large. All messages of a queue are in a table of their own, so only what counts them
-/// may.
+/// Whether a plan step walks a table that can be large. A queue has a table of its own, so statements that count all
+/// its messages may walk it.
 fn is_costly(name: &str, step: &str) -> bool {
     step.contains("Seq Scan") && !matches!(name, "stats" | "count_dead" | "delete_queue")
 }
 
 #[tokio::test]
-async fn every_statement_has_the_plan_that_it_says() {
+async fn every_statement_has_the_plan_that_it_states() {
     let (schema, queue, store) = opened().await;
     let (names, rendered) = (Names::of(&queue), Schema::new(&schema));
     let mut wrong = Vec::new();
     {
         let mut session = store.shared.database.session("test", Deadline::default()).await.unwrap();
         session.begin().await.unwrap();
-        // The plan that serves every parameter, as it is used after the first few times.
+        // The generic plan, which the server uses after the first few executions.
         session.batch("set local plan_cache_mode = force_generic_plan").await.unwrap();
         for (name, file) in files() {
             let statement = rendered.render(&names.render(file));
@@ -53,11 +53,11 @@ async fn every_statement_has_the_plan_that_it_says() {
                 file.lines().filter_map(|line| line.strip_prefix(PLAN)).map(|step| names.insert(step)).collect();
             for step in &promised {
                 if !plan.iter().any(|found| found.contains(step)) {
-                    wrong.push(format!("{name} promises {step:?} and has {plan:#?}"));
+                    wrong.push(format!("{name} states {step:?} and has {plan:#?}"));
                 }
             }
             for step in plan.iter().filter(|step| is_costly(name, step)) {
-                wrong.push(format!("{name} does not say that it will {step}: {plan:#?}"));
+                wrong.push(format!("{name} has an unstated step {step}: {plan:#?}"));
             }
             session.batch("deallocate judged").await.unwrap();
         }
@@ -67,7 +67,7 @@ async fn every_statement_has_the_plan_that_it_says() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A queue of a test's own, in a store of its own.
+/// Opens a store with a new schema and a new queue.
 pub(crate) async fn opened() -> (String, QueueName, PgmqStore) {
     let schema = format!("test_{:016x}", rand::random::<u64>());
     let queue = QueueName::new(format!("{schema}_q")).unwrap();
@@ -86,7 +86,7 @@ pub(crate) async fn drop_all(session: &mut Session<'_>, schema: &str, queue: &Qu
     session.commit().await.unwrap();
 }
 
-/// What a statement answered, and how many pages it looked at.
+/// Returns how many rows a statement returned, and how many pages it read.
 async fn pages(session: &Session<'_>, statement: &str, arguments: &str) -> (usize, usize) {
     let number = |line: &str, name: &str| -> usize {
         let number = line.split([' ', '(', ')']).find_map(|word| word.strip_prefix(name));
@@ -121,12 +121,12 @@ async fn neither_deep_keys_nor_many_keys_make_a_claim_slow() {
         .insert("insert into {queue} (vt, message) select now() - interval '1 ms', '{}' from generate_series(1, 3000)");
     let many = fill("now()", "'key' || n", 3000);
     let slow = fill("now() - interval '1 hour'", "'key' || n", 30_000);
-    // What is in the queue, how much is asked for, how much of it there is, and how many pages that may take.
+    // A queue's content, the limit of the claim, the expected rows, and the upper bound of pages.
     let shapes = [
         ("ten deep keys", vec![&deep], 10, 10, 1500),
-        ("ten deep keys in hand", vec![&deep, &lease_heads], 10, 0, 1500),
-        ("free messages behind deep keys in hand", vec![&deep, &lease_heads, &free], 10, 10, 1500),
-        ("more keys behind deep ones in hand", vec![&deep, &lease_heads, &many], 10, 10, 20_000),
+        ("ten deep leased keys", vec![&deep, &lease_heads], 10, 0, 1500),
+        ("messages without keys behind deep leased keys", vec![&deep, &lease_heads, &free], 10, 10, 1500),
+        ("more keys behind deep leased ones", vec![&deep, &lease_heads, &many], 10, 10, 20_000),
         ("more keys than messages of each", vec![&slow], 10, 10, 1500),
     ];
     let mut wrong = Vec::new();
@@ -136,7 +136,7 @@ async fn neither_deep_keys_nor_many_keys_make_a_claim_slow() {
         for step in steps {
             session.batch(step).await.unwrap();
         }
-        // What is left of rows that changed is not what is judged.
+        // Dead row versions are not what is tested.
         session.batch(&names.insert("vacuum {queue}")).await.unwrap();
         session.begin().await.unwrap();
         let (found, claiming) = pages(&session, &claim, &format!("'{queue}', {wanted}, 30000000, true, 5, 110")).await;
@@ -157,7 +157,7 @@ fn every_file_is_a_statement() {
         let path = file.unwrap().path();
         if path.is_file() {
             let name = path.file_stem().unwrap().to_str().unwrap();
-            assert!(files().iter().any(|(listed, _)| *listed == name), "{name}.sql is used by nobody");
+            assert!(files().iter().any(|(listed, _)| *listed == name), "{name}.sql is not used");
         }
     }
 }

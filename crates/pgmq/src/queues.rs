@@ -1,5 +1,5 @@
-//! Which queues there are. Others make and drop them too, so what is known may be over; then a statement finds no table,
-//! and it is looked for again.
+//! Known queues. Other clients create and drop queues too, so a known queue may be gone; then a statement finds no
+//! table, and the queue is looked up again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,26 +14,26 @@ use crate::names;
 use crate::store::Shared;
 use crate::upkeep::Upkeep;
 
-/// So many queues are remembered. One process may meet any number of names.
-const MOST_QUEUES: usize = 10_000;
+/// Upper bound of remembered queues. A process may see any number of names.
+const MAX_QUEUES: usize = 10_000;
 
-/// When a queue whose table somebody else needed is adopted again.
+/// Delay before a queue whose table was locked is adopted again.
 const BUSY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// When a queue that is not ours to change is adopted again.
+/// Delay before a queue that this user may not change is adopted again.
 const REFUSED_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 
-/// How often a queue that comes and goes is looked for.
+/// Attempts to use a queue that comes and goes.
 const TRIES: usize = 3;
 
-/// What a process knows of queues.
+/// The queues that a process knows.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
-    // Locks, held for a look.
+    // Held for a lookup.
     there: Mutex<HashSet<QueueName>>,
-    /// Those that need not be adopted, or not before a time.
+    /// Adopted queues, or when each is to be adopted again.
     adopted: Mutex<HashMap<QueueName, Option<Instant>>>,
-    /// Ends with the store.
+    /// Stops with the store.
     upkeep: OnceLock<Upkeep>,
 }
 
@@ -43,15 +43,15 @@ fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn add(set: &Mutex<HashSet<QueueName>>, queue: &QueueName) {
     let mut set = lock(set);
-    // Only what is looked for once more would be forgotten.
-    if set.len() >= MOST_QUEUES {
+    // Forgotten queues are looked up again.
+    if set.len() >= MAX_QUEUES {
         set.clear();
     }
     set.insert(queue.clone());
 }
 
 impl Queues {
-    /// Keeps the upkeep going as long as the store is there.
+    /// Keeps the background work running as long as the store.
     pub(crate) fn keep(&self, upkeep: Upkeep) {
         let _ = self.upkeep.set(upkeep);
     }
@@ -62,7 +62,7 @@ impl Queues {
 
     fn set_adopted(&self, queue: &QueueName, again: Option<Instant>) {
         let mut adopted = lock(&self.adopted);
-        if adopted.len() >= MOST_QUEUES {
+        if adopted.len() >= MAX_QUEUES {
             adopted.clear();
         }
         adopted.insert(queue.clone(), again);
@@ -77,7 +77,7 @@ impl Queues {
 }
 
 impl Shared {
-    /// Whether a queue has a table.
+    /// Returns whether a queue has a table.
     pub(crate) async fn exists(&self, queue: &QueueName, deadline: Deadline) -> Result<bool, Undone> {
         if lock(&self.queues.there).contains(queue) {
             return Ok(true);
@@ -91,7 +91,7 @@ impl Shared {
         Ok(is_there)
     }
 
-    /// Does something with a queue's table; `None` when it has none.
+    /// Runs work on a queue's table; `None` if it has none.
     pub(crate) async fn if_exists<T, F>(
         &self,
         queue: &QueueName,
@@ -110,7 +110,7 @@ impl Shared {
         self.again_without_missing([queue], work).await
     }
 
-    /// Does something again when a table was gone, now that nobody thinks that it is there.
+    /// Runs work, and again after a missing table, with the queues forgotten.
     pub(crate) async fn again_without_missing<'q, T, F>(
         &self,
         queues: impl IntoIterator<Item = &'q QueueName>,
@@ -132,10 +132,10 @@ impl Shared {
         }
     }
 
-    /// Makes a queue and the one for its dead letters, where they are missing.
+    /// Creates a queue and its dead-letter queue, where missing.
     pub(crate) async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
         names::check(queue)?;
-        // Asked anew: somebody may have dropped it.
+        // Look them up anew: another client may have dropped them.
         self.queues.forget(queue);
         if self.exists(queue, deadline).await? && self.exists(&queue.dead_letters(), deadline).await? {
             self.adopt(queue, deadline).await?;
@@ -152,11 +152,11 @@ impl Shared {
         .await?;
         add(&self.queues.there, queue);
         add(&self.queues.there, &dead);
-        // Apart: the queue may have been there, and in use.
+        // In another transaction: the queue may have existed, and be in use.
         self.adopt(queue, deadline).await.map(drop)
     }
 
-    /// Makes the queue for the dead letters of one that somebody else has made.
+    /// Creates the dead-letter queue of a queue that another client has created.
     pub(crate) async fn ensure_dead_letters(&self, queue: &QueueName) -> Result<(), Undone> {
         if self.exists(&queue.dead_letters(), Deadline::default()).await? {
             return Ok(());
@@ -164,9 +164,8 @@ impl Shared {
         self.ensure_queue(queue, Deadline::default()).await
     }
 
-    /// Gives a queue that somebody else may have made what Postrider needs of it: indexes, a vacuum that keeps up and
-    /// notifications. Answers whether the queue is there. What cannot be given only makes things slower, and is tried
-    /// again later.
+    /// Gives a queue that another client may have created what Postrider needs: indexes, frequent vacuum and
+    /// notifications. Returns whether the queue exists. A failure only makes the queue slower, and is retried later.
     pub(crate) async fn adopt(&self, queue: &QueueName, deadline: Deadline) -> Result<bool, Undone> {
         if queue.holds_dead_letters() || self.queues.is_adopted(queue) {
             return Ok(true);
@@ -181,8 +180,8 @@ impl Shared {
             Ok(_) => None,
             Err(undone @ (Undone::Rejected(_) | Undone::NotDone(_) | Undone::InTheWay(_))) => {
                 let error = undone.into_harmless();
-                tracing::warn!(%queue, %error, "the queue does not notify, or its table is vacuumed too seldom");
-                // Whoever lacks a right is not given it in a minute.
+                tracing::warn!(%queue, %error, "cannot adopt the queue: it has no notifications, or too little vacuum");
+                // A missing right is not granted within a minute.
                 let is_busy = error.is_retryable();
                 Some(Instant::now() + if is_busy { BUSY_AGAIN_AFTER } else { REFUSED_AGAIN_AFTER })
             }
@@ -192,7 +191,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// How long a queue is quiet after a notification, in milliseconds; `None` when it is not asked to notify.
+    /// Returns the throttle of notifications in milliseconds; `None` if they are off.
     fn throttle(&self) -> Option<i32> {
         let millis = i32::try_from(self.options.notify_throttle.as_millis().max(1)).unwrap_or(i32::MAX);
         self.options.enable_pg_notify.then_some(millis)
@@ -222,7 +221,7 @@ mod tests {
         let mut writer = shared.database.session("test", Deadline::default()).await.unwrap();
         writer.begin().await.unwrap();
         writer.batch(&format!("insert into pgmq.q_{queue} (vt, message) values (now(), '{{}}')")).await.unwrap();
-        assert!(shared.adopt(&queue, Deadline::default()).await.unwrap(), "the queue is there, and usable");
+        assert!(shared.adopt(&queue, Deadline::default()).await.unwrap(), "the queue exists and is usable");
         assert!(shared.queues.is_adopted(&queue), "it is left alone for a while");
         writer.rollback().await.unwrap();
         assert!(!notifies().await);

@@ -1,4 +1,4 @@
-//! Rows of PGMQ's tables as values, and JSON as the statements take it.
+//! Conversion between PGMQ's rows and values.
 
 use std::error::Error;
 
@@ -10,11 +10,11 @@ use postrider_pg::tokio_postgres::Row;
 
 use crate::codec::{self, Decoded};
 
-/// JSON, as text on our side.
+/// JSON, as text in this program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Json<'t>(pub(crate) &'t str);
 
-/// The version of `jsonb` on the wire.
+/// The wire version of `jsonb`.
 const WIRE_VERSION: u8 = 1;
 
 impl ToSql for Json<'_> {
@@ -35,13 +35,18 @@ impl<'a> FromSql<'a> for Json<'a> {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
         match raw.split_first() {
             Some((&WIRE_VERSION, text)) => Ok(Self(std::str::from_utf8(text)?)),
-            _ => Err("this version of jsonb is not known".into()),
+            _ => Err("this version of jsonb is unknown".into()),
         }
     }
 
     fn accepts(ty: &Type) -> bool {
         *ty == Type::JSONB
     }
+}
+
+postrider_pg::columns! {
+    /// The columns of a row of a queue or an archive.
+    StoredColumns { msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers }
 }
 
 /// A row of a queue's table.
@@ -56,35 +61,39 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Reads the first columns: msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers.
-    pub(crate) fn read(queue: &QueueName, row: &Row) -> Self {
-        let msg_id = row.get(0);
+    pub(crate) fn read(queue: &QueueName, row: &Row, columns: StoredColumns) -> Self {
+        let msg_id = row.get(columns.msg_id);
         Self {
             msg_id,
-            read_ct: row.get(1),
-            enqueued_at: time(row, 2),
-            last_read_at: optional_time(row, 3),
-            vt: time(row, 4),
-            decoded: decoded(queue, msg_id, row, [5, 6]),
+            read_ct: row.get(columns.read_ct),
+            enqueued_at: time(row, columns.enqueued_at),
+            last_read_at: optional_time(row, columns.last_read_at),
+            vt: time(row, columns.vt),
+            decoded: decoded(queue, msg_id, row, [columns.message, columns.headers]),
         }
     }
 
-    /// How often it was delivered, without the deliveries that were taken back.
+    /// Returns the number of deliveries, without those taken back.
     pub(crate) fn deliveries(&self) -> u32 {
         u32::try_from(self.read_ct).unwrap_or(0).saturating_sub(self.decoded.released)
     }
 }
 
-/// Reads a message whose JSON and headers are in these columns.
+/// Decodes a message from these columns.
 pub(crate) fn decoded(queue: &QueueName, msg_id: i64, row: &Row, [message, headers]: [usize; 2]) -> Decoded {
     let text = |column: usize| row.get::<_, Option<Json<'_>>>(column).map(|json| json.0);
     codec::decode(queue, msg_id, text(message), text(headers))
 }
 
-/// A dead letter as a listing has it: msg_id, message, headers, enqueued_at, whether it is leased.
+postrider_pg::columns! {
+    /// The columns of a dead letter.
+    DeadColumns { msg_id, message, headers, enqueued_at, is_leased }
+}
+
+/// A dead letter.
 #[derive(Debug)]
 pub(crate) struct Dead {
-    /// Its number, which is its place in the order of deaths.
+    /// Its number, which is also its position in the order of deaths.
     pub(crate) msg_id: i64,
     pub(crate) decoded: Decoded,
     pub(crate) headers: String,
@@ -93,18 +102,24 @@ pub(crate) struct Dead {
 }
 
 impl Dead {
-    pub(crate) fn read(queue: &QueueName, row: &Row) -> Self {
-        let msg_id = row.get(0);
-        Self {
-            msg_id,
-            decoded: decoded(&queue.dead_letters(), msg_id, row, [1, 2]),
-            headers: row.get::<_, Option<Json<'_>>>(2).map_or_else(String::new, |json| json.0.to_owned()),
-            enqueued_at: time(row, 3),
-            is_leased: row.get(4),
-        }
+    pub(crate) fn read_all(queue: &QueueName, rows: &[Row]) -> Vec<Self> {
+        let columns = DeadColumns::of(rows);
+        let read = |row: &Row| {
+            let msg_id = row.get(columns.msg_id);
+            Self {
+                msg_id,
+                decoded: decoded(&queue.dead_letters(), msg_id, row, [columns.message, columns.headers]),
+                headers: row
+                    .get::<_, Option<Json<'_>>>(columns.headers)
+                    .map_or_else(String::new, |json| json.0.to_owned()),
+                enqueued_at: time(row, columns.enqueued_at),
+                is_leased: row.get(columns.is_leased),
+            }
+        };
+        rows.iter().map(read).collect()
     }
 
-    /// As the contract has it. What another client has put there has no record.
+    /// Converts it to the contract's form. A dead letter of another client has no record.
     pub(crate) fn into_letter(self, origin: &QueueName) -> DeadLetter {
         let death = self.decoded.death.unwrap_or_default();
         DeadLetter {
@@ -130,5 +145,5 @@ impl Dead {
     }
 }
 
-/// Why a message is among the dead that another client has put there.
+/// Death reason of a dead letter of another client.
 const FOREIGN: &str = "foreign";

@@ -1,4 +1,4 @@
-//! Where messages are accepted.
+//! Sends.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +16,7 @@ use crate::rows::Json;
 use crate::store::Shared;
 use crate::{Session, names};
 
-/// Messages of one queue as the statements take them: an array for each column.
+/// The columns of messages of one queue: one array each.
 #[derive(Default)]
 struct Columns<'m> {
     delays: Vec<i64>,
@@ -33,7 +33,7 @@ impl<'m> Columns<'m> {
         self.headers.push(Json(&draft.encoded.headers));
         self.lifetimes.push(match message.expires {
             Some(Expiry::In(lifetime)) => Some(micros(lifetime)),
-            // What expires at a time has it in its headers.
+            // An absolute expiry is in the headers.
             Some(Expiry::At(_)) | None => None,
         });
     }
@@ -43,9 +43,9 @@ impl<'m> Columns<'m> {
     }
 }
 
-/// A message that was found fit to be sent.
+/// A message that passed the checks.
 struct Draft<'m> {
-    place: usize,
+    index: usize,
     row: &'m SendRow,
     encoded: Encoded,
 }
@@ -60,14 +60,14 @@ impl Draft<'_> {
     }
 }
 
-/// The messages of one queue, in their order.
+/// The messages of one queue, in order.
 struct Batch<'m> {
     queue: &'m QueueName,
     drafts: Vec<Draft<'m>>,
 }
 
 impl Batch<'_> {
-    /// The stripes of all keys. A dedup key has one too: who looks for its holder must see what others did before.
+    /// Returns the stripes of all keys. Dedup keys have stripes too: a look for a holder must see earlier sends.
     fn stripes(&self) -> Vec<i32> {
         let keys = self.drafts.iter().flat_map(|draft| [draft.ordering_key(), draft.dedup_key()]);
         in_order(keys.flatten().map(|key| stripe(self.queue, key)).collect())
@@ -77,8 +77,8 @@ impl Batch<'_> {
         self.drafts.iter().any(|draft| draft.dedup_key().is_some())
     }
 
-    /// What is due so late that it waits beside the queue. What has a key stays: a delayed head holds its key.
-    fn is_aside(&self, shared: &Shared, draft: &Draft<'_>) -> bool {
+    /// Whether a message waits beside the queue. Keyed messages stay in it: a delayed head blocks its key.
+    fn is_long_delayed(&self, shared: &Shared, draft: &Draft<'_>) -> bool {
         draft.row.message.delay > shared.options.long_delay
             && draft.ordering_key().is_none()
             && draft.dedup_key().is_none()
@@ -86,28 +86,28 @@ impl Batch<'_> {
 }
 
 impl Shared {
-    /// Accepts messages, in their order; each answers its id, or that of the living one that has its dedup key.
+    /// Stores messages, in order. Returns for each its id, or the id of the live message with its dedup key.
     pub(crate) async fn send(&self, rows: &[SendRow]) -> Result<RowResults<MessageId>, Undone> {
         let mut results: RowResults<MessageId> = Vec::with_capacity(rows.len());
         let mut batches: BTreeMap<&QueueName, Batch<'_>> = BTreeMap::new();
-        for (place, row) in rows.iter().enumerate() {
+        for (index, row) in rows.iter().enumerate() {
             let checked =
                 names::check(&row.queue).and_then(|()| check_sendable(&self.capabilities, &row.queue, &row.message));
             results.push(checked.map(|()| row.message.id));
-            if results[place].is_ok() {
+            if results[index].is_ok() {
                 let batch = batches.entry(&row.queue).or_insert(Batch { queue: &row.queue, drafts: Vec::new() });
-                batch.drafts.push(Draft { place, row, encoded: encode(&row.message) });
+                batch.drafts.push(Draft { index, row, encoded: encode(&row.message) });
             }
         }
         let sent = persist(|| self.again_without_missing(batches.keys().copied(), || self.try_send(&batches)));
-        for (place, answer) in sent.await? {
-            results[place] = answer;
+        for (index, answer) in sent.await? {
+            results[index] = answer;
         }
         self.touch(batches.into_keys());
         Ok(results)
     }
 
-    /// Sends everything in one transaction. Answers for those rows for which it is not simply their own id.
+    /// Sends all messages in one transaction. Returns the results that are not the message's own id.
     async fn try_send(
         &self,
         batches: &BTreeMap<&QueueName, Batch<'_>>,
@@ -122,7 +122,7 @@ impl Shared {
                 there.push(batch);
             } else {
                 let missing = || MessagingError::QueueNotFound { queue: batch.queue.clone() };
-                answers.extend(batch.drafts.iter().map(|draft| (draft.place, Err(missing()))));
+                answers.extend(batch.drafts.iter().map(|draft| (draft.index, Err(missing()))));
             }
         }
         if there.is_empty() {
@@ -145,8 +145,8 @@ impl Shared {
         Ok(answers)
     }
 
-    /// Messages of which some have dedup keys. The stripes of the keys are held until the commit, so nobody else takes
-    /// a key between the look for its holder and the send.
+    /// Sends messages of which some have dedup keys. The stripes of the keys are held until the commit, so no other
+    /// send takes a key between the look for its holder and the insert.
     async fn send_deduped(
         &self,
         batches: &[&Batch<'_>],
@@ -174,7 +174,7 @@ impl Shared {
                     // The first of a batch is the holder for the others.
                     Entry::Vacant(free) => *free.insert(draft.row.message.id),
                 };
-                answers.push((draft.place, Ok(holder)));
+                answers.push((draft.index, Ok(holder)));
             }
             let mut flags = is_new.into_iter();
             let parts = Parts::new(self, batch, |_| flags.next().unwrap_or(false));
@@ -186,8 +186,8 @@ impl Shared {
         Ok(answers)
     }
 
-    /// Who has these dedup keys in a queue. One that has expired, and that nobody handles, does not live: it is buried.
-    /// The caller holds the stripes of the keys.
+    /// Returns the holders of these dedup keys in a queue. Expired holders that are not leased are dead-lettered. The
+    /// caller holds the stripes of the keys.
     pub(crate) async fn living_holders(
         &self,
         session: &Session<'_>,
@@ -200,60 +200,62 @@ impl Shared {
         let (sql, name) = (self.database.sql.of(queue), queue.as_str());
         let look = || async { session.query(&sql.dedup_holders, &[&name, &keys]).await };
         let mut found = look().await?;
-        let over: Vec<i64> = found.iter().filter(|row| row.get(3)).map(|row| row.get(2)).collect();
+        let over: Vec<i64> = found.iter().filter(|row| row.get("has_expired")).map(|row| row.get("msg_id")).collect();
         if !over.is_empty() {
-            session.query(&sql.bury_expired, &[&over, &name]).await?;
+            session.query(&sql.dead_letter_expired, &[&over, &name]).await?;
             found = look().await?;
         }
         let holder = |row: &postrider_pg::tokio_postgres::Row| {
-            Some((row.get::<_, String>(0), row.get::<_, &str>(1).parse::<MessageId>().ok()?))
+            let id = row.get::<_, &str>("message_id").parse::<MessageId>().ok()?;
+            Some((row.get::<_, String>("dedup_key"), id))
         };
         Ok(found.iter().filter_map(holder).collect())
     }
 }
 
-/// The statements that send a batch.
+/// The statements of a batch.
 struct Parts<'m> {
     sql: std::sync::Arc<crate::sql::OfQueue>,
-    send_aside: &'m str,
+    send_delayed: &'m str,
     name: &'m str,
-    /// Without keys and lifetimes, which is most.
+    /// Without dedup keys and lifetimes, the common case.
     is_plain: bool,
     now: Columns<'m>,
-    aside: Columns<'m>,
+    delayed: Columns<'m>,
 }
 
 impl<'m> Parts<'m> {
     fn new(shared: &'m Shared, batch: &'m Batch<'_>, mut is_sent: impl FnMut(&Draft<'_>) -> bool) -> Self {
-        let (mut now, mut aside, mut is_plain) = (Columns::default(), Columns::default(), true);
+        let (mut now, mut delayed, mut is_plain) = (Columns::default(), Columns::default(), true);
         for draft in &batch.drafts {
             if is_sent(draft) {
-                let columns = if batch.is_aside(shared, draft) { &mut aside } else { &mut now };
+                let columns = if batch.is_long_delayed(shared, draft) { &mut delayed } else { &mut now };
                 columns.push(draft);
                 is_plain &= draft.dedup_key().is_none() && columns.lifetimes.last() == Some(&None);
             }
         }
         Self {
             sql: shared.database.sql.of(batch.queue),
-            send_aside: &shared.database.sql.general.send_aside,
+            send_delayed: &shared.database.sql.general.send_delayed,
             name: batch.queue.as_str(),
             is_plain,
             now,
-            aside,
+            delayed,
         }
     }
 
     fn steps(&self) -> Vec<Step<'_>> {
         let mut steps = Vec::new();
-        let (now, aside) = (&self.now, &self.aside);
+        let (now, delayed) = (&self.now, &self.delayed);
         if !now.is_empty() {
             let text = if self.is_plain { &self.sql.send_plain } else { &self.sql.send };
             let step = Step::new(text, [&now.delays as _, &now.messages as _, &now.headers as _]);
             steps.push(if self.is_plain { step } else { step.and([&now.lifetimes, &self.name]) });
         }
-        if !aside.is_empty() {
-            let step = Step::new(self.send_aside, [&aside.delays as _, &aside.messages as _, &aside.headers as _]);
-            steps.push(step.and([&aside.lifetimes, &self.name]));
+        if !delayed.is_empty() {
+            let step =
+                Step::new(self.send_delayed, [&delayed.delays as _, &delayed.messages as _, &delayed.headers as _]);
+            steps.push(step.and([&delayed.lifetimes, &self.name]));
         }
         steps
     }

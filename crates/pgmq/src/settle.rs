@@ -1,8 +1,8 @@
-//! Where leases end or are extended: nothing happens without the lease that is valid now.
+//! Settles and extensions. A statement changes nothing without the valid lease.
 //!
-//! A transaction of somebody else may have one of the rows for as long as it likes, such as one that has called
-//! `pgmq.delete`. The statements wait a moment, for those who are about to commit. Then the batch goes without the rows
-//! that are still taken, and these alone are told to try again.
+//! Another transaction may have locked a row for any time, such as one that has called `pgmq.delete`. The statements
+//! wait a moment, for transactions that are about to commit. Then the batch goes without the locked rows, which fail
+//! with a retryable error.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use postrider_core::{
     ArchivePolicy, Deadline, Disposition, MessagingError, Nack, QueueName, ReceiptHandle, RowResults, Settlement,
 };
 use postrider_pg::Step;
-use postrider_pg::columns::micros;
+use postrider_pg::columns::{micros, positions};
 use postrider_pg::tokio_postgres::Row;
 use postrider_provider::{Others, Undone, past_others, persist};
 
@@ -23,14 +23,14 @@ use crate::lease::{Lease, Leases, by_queue};
 use crate::sql::OfQueue;
 use crate::store::Shared;
 
-/// What becomes of a lease, by the statement that does it.
+/// The statement that ends a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Complete,
     Retry,
     Release,
     DeadLetter,
-    /// A dead letter has none of its own; all that is asked is whether its lease is valid.
+    /// A dead letter cannot be dead-lettered; the statement only checks the lease.
     Refuse,
 }
 
@@ -39,8 +39,8 @@ enum Kind {
 struct Group {
     sql: Arc<OfQueue>,
     name: String,
-    is_mortal: bool,
-    places: Vec<usize>,
+    is_live: bool,
+    indexes: Vec<usize>,
     leases: Leases,
     ids: Vec<String>,
     delays: Vec<i64>,
@@ -48,18 +48,18 @@ struct Group {
     errors: Vec<Option<String>>,
 }
 
-/// A batch of settlements, sorted into statements.
+/// A batch of settlements, grouped by statement.
 #[derive(Debug)]
 pub(crate) struct Settling<'s> {
     results: Vec<Option<Result<(), MessagingError>>>,
     receipts: Vec<&'s ReceiptHandle>,
-    /// By queue, kind, and who is credited with the attempts, where that is not the connection's worker.
+    /// By queue, kind, and worker in failed attempts, if it is not the connection's.
     groups: BTreeMap<(QueueName, Kind, Option<String>), Group>,
     archive: ArchivePolicy,
     worker: &'s str,
 }
 
-/// What is to be done with a lease.
+/// Returns what a disposition does with a lease.
 fn meaning(disposition: Disposition, queue: &QueueName) -> (Kind, Duration, String, Option<String>) {
     let none = String::new;
     match disposition {
@@ -75,22 +75,22 @@ fn meaning(disposition: Disposition, queue: &QueueName) -> (Kind, Duration, Stri
     }
 }
 
-/// A batch of settlements, before it is sorted.
+/// A batch of settlements, before it is grouped.
 #[derive(Debug)]
 struct Chosen<'s> {
     results: Vec<Option<Result<(), MessagingError>>>,
     receipts: Vec<&'s ReceiptHandle>,
-    /// Those that can be carried out if their leases are valid, with their places, in the order of the rows.
+    /// The settlements that are valid if their leases are, with their indexes, in the order of the rows.
     rows: Vec<(usize, Lease, Settlement)>,
 }
 
 impl<'s> Chosen<'s> {
-    /// Makes sure of everything that the statements need. Those of a queue that is gone are over.
+    /// Creates the dead-letter queues that the statements need. Leases of missing queues have expired.
     async fn new(shared: &Shared, settlements: &'s [Settlement]) -> Result<Self, Undone> {
         let mut rows: Vec<(usize, Lease, Settlement)> = Vec::with_capacity(settlements.len());
         let mut results = Vec::with_capacity(settlements.len());
         let mut seen = HashSet::new();
-        for (place, settlement) in settlements.iter().enumerate() {
+        for (index, settlement) in settlements.iter().enumerate() {
             let checked = settlement.clone().checked(&shared.capabilities.limits);
             let ready = checked.and_then(|settlement| Ok((Lease::read(&settlement.receipt)?, settlement)));
             let ready = match ready {
@@ -100,7 +100,7 @@ impl<'s> Chosen<'s> {
                 ready => ready,
             };
             results.push(match ready {
-                // The first one ends the lease, or finds it ended; either way there is none for the second.
+                // The first settlement ends the lease, or finds it ended; the second has none either way.
                 Ok(_) if !seen.insert(&settlement.receipt) => Some(Err(settlement.receipt.expired())),
                 Ok((lease, settlement)) => {
                     let queue = settlement.receipt.queue();
@@ -108,7 +108,7 @@ impl<'s> Chosen<'s> {
                     if is_end && !queue.holds_dead_letters() {
                         shared.ensure_dead_letters(queue).await?;
                     }
-                    rows.push((place, lease, settlement));
+                    rows.push((index, lease, settlement));
                     None
                 }
                 Err(error) => Some(Err(error)),
@@ -118,14 +118,14 @@ impl<'s> Chosen<'s> {
         Ok(Self { results, receipts: settlements.iter().map(|settlement| &settlement.receipt).collect(), rows })
     }
 
-    /// Leaves those out that somebody else has.
-    fn pass_by(&mut self, busy: &HashSet<(QueueName, i64)>) {
+    /// Removes the settlements whose rows other transactions have locked.
+    fn remove_locked(&mut self, busy: &HashSet<(QueueName, i64)>) {
         let results = &mut self.results;
-        self.rows.retain(|(place, lease, settlement)| {
+        self.rows.retain(|(index, lease, settlement)| {
             let receipt = &settlement.receipt;
             let is_busy = busy.contains(&(receipt.queue().clone(), lease.msg_id));
             if is_busy {
-                results[*place] = Some(Err(receipt.taken()));
+                results[*index] = Some(Err(receipt.taken()));
             }
             !is_busy
         });
@@ -139,7 +139,7 @@ impl<'s> Settling<'s> {
 
     fn sorted(shared: &'s Shared, chosen: Chosen<'s>) -> Self {
         let mut groups: BTreeMap<_, Group> = BTreeMap::new();
-        for (place, lease, settlement) in chosen.rows {
+        for (index, lease, settlement) in chosen.rows {
             let queue = settlement.receipt.queue().clone();
             let (kind, delay, reason, error) = meaning(settlement.disposition, &queue);
             let worker = settlement.worker.filter(|_| matches!(kind, Kind::Retry | Kind::DeadLetter));
@@ -147,15 +147,15 @@ impl<'s> Settling<'s> {
             let group = groups.entry((queue.clone(), kind, worker)).or_insert_with(|| Group {
                 sql: shared.database.sql.of(&queue),
                 name: queue.as_str().to_owned(),
-                is_mortal: !queue.holds_dead_letters(),
-                places: Vec::new(),
+                is_live: !queue.holds_dead_letters(),
+                indexes: Vec::new(),
                 leases: Leases::default(),
                 ids: Vec::new(),
                 delays: Vec::new(),
                 reasons: Vec::new(),
                 errors: Vec::new(),
             });
-            group.places.push(place);
+            group.indexes.push(index);
             group.leases.push(&lease);
             group.ids.push(settlement.receipt.message_id().to_string());
             group.delays.push(micros(delay));
@@ -171,7 +171,7 @@ impl<'s> Settling<'s> {
         }
     }
 
-    /// What to carry out in one transaction.
+    /// Returns the steps of one transaction.
     pub(crate) fn steps(&self) -> Vec<Step<'_>> {
         self.groups.iter().map(|((_, kind, worker), group)| self.step(*kind, worker.as_ref(), group)).collect()
     }
@@ -194,20 +194,21 @@ impl<'s> Settling<'s> {
         match kind {
             Kind::Complete => step.and([&group.name]),
             Kind::Release | Kind::Refuse => step,
-            Kind::Retry => step.and([&group.delays, &group.errors, worker, &group.is_mortal]),
+            Kind::Retry => step.and([&group.delays, &group.errors, worker, &group.is_live]),
             Kind::DeadLetter => step.and([&group.ids, &group.reasons, &group.errors, &group.name, worker]),
         }
     }
 
-    /// What each settlement came to, from what the statements answered; and the queues in which something changed.
+    /// Returns the result of each settlement, and the queues that changed.
     pub(crate) fn finish(mut self, answers: &[Vec<Row>]) -> (RowResults<()>, Vec<QueueName>) {
         let mut touched = Vec::new();
         for (((queue, kind, _), group), rows) in self.groups.iter().zip(answers) {
-            let done: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
-            let keyed = rows.iter().any(|row| row.get::<_, bool>(1));
-            for (place, msg_id) in group.places.iter().zip(&group.leases.msg_ids) {
-                self.results[*place] = Some(match (done.contains(msg_id), kind) {
-                    (false, _) => Err(self.receipts[*place].expired()),
+            let [msg_id, is_keyed] = positions(rows, ["msg_id", "is_keyed"]);
+            let done: HashSet<i64> = rows.iter().map(|row| row.get(msg_id)).collect();
+            let keyed = rows.iter().any(|row| row.get::<_, bool>(is_keyed));
+            for (index, msg_id) in group.indexes.iter().zip(&group.leases.msg_ids) {
+                self.results[*index] = Some(match (done.contains(msg_id), kind) {
+                    (false, _) => Err(self.receipts[*index].expired()),
                     (true, Kind::Refuse) => Err(MessagingError::invalid(
                         "disposition",
                         format!("'{queue}' has no dead letters of its own; redrive the message or purge it"),
@@ -223,9 +224,9 @@ impl<'s> Settling<'s> {
             }
         }
         touched.dedup();
-        let expired = |place: usize| Err(self.receipts[place].expired());
+        let expired = |index: usize| Err(self.receipts[index].expired());
         let results = self.results.into_iter().enumerate();
-        (results.map(|(place, result)| result.unwrap_or_else(|| expired(place))).collect(), touched)
+        (results.map(|(index, result)| result.unwrap_or_else(|| expired(index))).collect(), touched)
     }
 }
 
@@ -233,7 +234,7 @@ fn lease_step<'p>(sql: &'p str, leases: &'p Leases) -> Step<'p> {
     Step::new(sql, [&leases.msg_ids as _, &leases.read_cts as _, &leases.read_at as _, &leases.ends as _])
 }
 
-/// Locks the rows of leases that are valid, and answers those that somebody else has.
+/// Locks the rows of valid leases. Returns the rows that other transactions have locked.
 async fn lock_free<'r>(
     session: &Session<'_>,
     receipts: impl Iterator<Item = &'r ReceiptHandle>,
@@ -247,7 +248,7 @@ async fn lock_free<'r>(
     Ok(busy)
 }
 
-/// Carries steps out in one transaction, which was begun where rows were locked for it.
+/// Runs steps in one transaction, which is already open if rows were locked for it.
 async fn run(session: &mut Session<'_>, steps: &[Step<'_>], others: Others) -> Result<Vec<Vec<Row>>, Undone> {
     if others == Others::WaitFor {
         return session.run(steps).await;
@@ -261,12 +262,12 @@ async fn run(session: &mut Session<'_>, steps: &[Step<'_>], others: Others) -> R
 }
 
 impl Shared {
-    /// Ends leases, each in its own way.
+    /// Settles leases.
     pub(crate) async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
         past_others(|others| self.settle_existing(settlements, others)).await
     }
 
-    /// The same for those that nobody else has locked.
+    /// Settles the leases whose rows no other transaction has locked.
     pub(crate) async fn settle_free(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
         persist(|| self.settle_existing(settlements, Others::PassBy)).await
     }
@@ -287,7 +288,7 @@ impl Shared {
                 session.begin().await?;
                 let receipts = chosen.rows.iter().map(|(.., settlement)| &settlement.receipt);
                 let busy = lock_free(&session, receipts).await?;
-                chosen.pass_by(&busy);
+                chosen.remove_locked(&busy);
             }
             let settling = Settling::sorted(self, chosen);
             answers = run(&mut session, &settling.steps(), others).await?;
@@ -306,7 +307,7 @@ impl Shared {
 
     async fn try_extend(&self, rows: &[ExtendRow], others: Others) -> Result<RowResults<()>, Undone> {
         let mut results: RowResults<()> = Vec::with_capacity(rows.len());
-        // Of two extensions of one lease the later stands.
+        // Of two extensions of one lease the later counts.
         let mut wanted: BTreeMap<(&QueueName, i64), (Lease, i64)> = BTreeMap::new();
         for row in rows {
             let lease = match Lease::read(&row.receipt) {
@@ -342,7 +343,7 @@ impl Shared {
         let answers = run(&mut session, &steps, others).await?;
         let mut done = HashSet::new();
         for (queue, rows) in queues.keys().zip(&answers) {
-            done.extend(rows.iter().map(|row| (*queue, row.get::<_, i64>(0))));
+            done.extend(rows.iter().map(|row| (*queue, row.get::<_, i64>("msg_id"))));
         }
         for (row, result) in rows.iter().zip(&mut results) {
             let Ok(Lease { msg_id, .. }) = Lease::read(&row.receipt) else { continue };
@@ -351,12 +352,12 @@ impl Shared {
                 *result = Err(if is_busy { row.receipt.taken() } else { row.receipt.expired() });
             }
         }
-        // A lease may have become shorter. Only those of this process are told: the others look every now and then.
+        // A lease may have become shorter. Only this process is woken; others look at every poll interval.
         self.wakes.tell(queues.into_keys());
         Ok(results)
     }
 
-    /// Messages were dropped unsettled: their leases end now, their deliveries stay counted.
+    /// Ends the leases of messages that were dropped unsettled. Their deliveries stay counted.
     pub(crate) async fn give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
         for (queue, leases) in by_queue(receipts.iter()) {
             let sql = self.database.sql.of(&queue);

@@ -1,4 +1,4 @@
-//! The statements, one file each, for the schema that a store uses and for each queue.
+//! The statements, one file each, with the names of the schema and of a queue.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +8,16 @@ use postrider_pg::Schema;
 
 use crate::names::Names;
 
-/// So many queues have their statements at hand. One process may meet any number of names.
-const MOST_QUEUES: usize = 1000;
+/// Upper bound of queues with rendered statements. A process may see any number of names.
+const MAX_QUEUES: usize = 1000;
+
+/// Parts that statements share, under the names by which they include them.
+const PARTS: &[(&str, &str)] = &[("{lease_chosen}", include_str!("../sql/parts/lease_chosen.sql"))];
+
+/// Returns a statement with its shared parts.
+pub(crate) fn compose(statement: &str) -> String {
+    PARTS.iter().fold(statement.to_owned(), |statement, (name, part)| statement.replace(name, part.trim_end()))
+}
 
 macro_rules! statements {
     ($(#[$doc:meta])* $type:ident { $($name:ident,)* }) => {
@@ -22,7 +30,7 @@ macro_rules! statements {
                 Self { $($name: render(include_str!(concat!("../sql/", stringify!($name), ".sql"))),)* }
             }
 
-            /// Every statement by its file's name, as it is written.
+            /// Returns every statement with the name of its file, unrendered.
             #[cfg(test)]
             pub(crate) fn files() -> Vec<(&'static str, &'static str)> {
                 vec![$((stringify!($name), include_str!(concat!("../sql/", stringify!($name), ".sql"))),)*]
@@ -32,7 +40,7 @@ macro_rules! statements {
 }
 
 statements! {
-    /// What is asked of no queue's own table.
+    /// The statements without a queue's own table.
     General {
         adopt,
         delete_queue,
@@ -40,22 +48,22 @@ statements! {
         is_paused,
         list_queues,
         lock_stripes,
-        next_aside,
+        next_delayed,
         pause,
         queues_exist,
         resume,
-        send_aside,
+        send_delayed,
     }
 }
 
 statements! {
-    /// What is asked of a queue's table, its archive or its dead letters.
+    /// The statements on a queue's table, its archive or its dead letters.
     OfQueue {
         archive,
         archived_get,
         archived_walk,
-        bury,
-        bury_expired,
+        dead_letter_claimed,
+        dead_letter_expired,
         claim,
         claim_by_id,
         count_dead,
@@ -87,15 +95,15 @@ statements! {
     }
 }
 
-/// Goes from one queue's dead letters to another queue.
+/// The statement from one queue's dead letters to another queue.
 pub(crate) const REDRIVE: &str = include_str!("../sql/redrive.sql");
 
-/// Every statement of a store.
+/// The statements of a store.
 #[derive(Debug)]
 pub(crate) struct Sql {
     schema: Schema,
     pub(crate) general: General,
-    // A lock, held for a look.
+    // Held for a lookup.
     queues: Mutex<HashMap<QueueName, Arc<OfQueue>>>,
 }
 
@@ -106,13 +114,13 @@ impl Sql {
         Self { schema: schema.clone(), general, queues: Mutex::default() }
     }
 
-    /// The statements of a queue.
+    /// Returns the statements of a queue.
     pub(crate) fn of(&self, queue: &QueueName) -> Arc<OfQueue> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = queues.get(queue) {
             return found.clone();
         }
-        if queues.len() >= MOST_QUEUES {
+        if queues.len() >= MAX_QUEUES {
             queues.clear();
         }
         let names = Names::of(queue);
@@ -121,7 +129,7 @@ impl Sql {
         made
     }
 
-    /// From a queue's dead letters to another queue.
+    /// Returns the statement from a queue's dead letters to another queue.
     pub(crate) fn redrive(&self, from: &QueueName, to: &QueueName) -> String {
         self.schema.render(&Names::from_to(from, to).render(REDRIVE))
     }

@@ -1,4 +1,4 @@
-//! What all connections to one database share.
+//! The state that all connections to one database share.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const STEPS: &[Known] = &[Known {
     works_since: 1,
 }];
 
-/// An index of a table with many million rows takes less.
+/// Statement timeout of index creation, enough for many million rows.
 const INDEX_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A database with PGMQ in it. Clones are the same store.
@@ -43,10 +43,10 @@ pub(crate) struct Shared {
     pub(crate) capabilities: Capabilities,
     pub(crate) worker: String,
     pub(crate) wakes: Arc<Wakes>,
-    /// `None` when nobody listens for what it would say.
+    /// `None` without `enable_pg_notify`.
     pub(crate) notifier: Option<Notifier<Sql>>,
     pub(crate) queues: Queues,
-    /// A pool apart, so that an index that takes long takes no connection from anybody.
+    /// A separate pool, so that long index creations take no connection from other calls.
     pub(crate) indexing: Database,
     pub(crate) unindexed: Arc<Unindexed>,
     pub(crate) swept: upkeep::Swept,
@@ -57,7 +57,7 @@ pub(crate) fn migrations(options: &PgmqOptions) -> Migrations {
     Migrations { provider: PROVIDER, schema, steps: STEPS, first_table: "delayed" }
 }
 
-/// The server that a URL names: `pgmq+postgres://…`, or what stands behind the plus.
+/// Returns the database of a URL: `pgmq+postgres://…`, or without the prefix.
 pub(crate) fn database(url: &str, options: &PgmqOptions) -> Result<Database, MessagingError> {
     options.check()?;
     let url = url.strip_prefix("pgmq+").unwrap_or(url);
@@ -65,7 +65,7 @@ pub(crate) fn database(url: &str, options: &PgmqOptions) -> Result<Database, Mes
 }
 
 impl PgmqStore {
-    /// Opens a database; makes the schema beside PGMQ's and applies missing migrations unless `auto_migrate` is off.
+    /// Opens a database; creates the schema beside PGMQ's and applies missing migrations unless `auto_migrate` is off.
     pub fn open(url: &str, options: PgmqOptions) -> BoxFuture<'_, Result<Self, MessagingError>> {
         Box::pin(async move {
             const OPEN: &str = "open the database";
@@ -96,12 +96,12 @@ impl PgmqStore {
         })
     }
 
-    /// Every migration that this program knows, for a schema.
+    /// Returns every migration that this program knows, for a schema.
     pub fn all_migrations(options: &PgmqOptions) -> Vec<Migration> {
         migrations(options).all()
     }
 
-    /// The migrations that a database lacks. Changes nothing.
+    /// Returns the migrations that a database lacks. Changes nothing.
     pub fn pending_migrations(
         url: &str,
         options: PgmqOptions,
@@ -114,7 +114,7 @@ impl PgmqStore {
         })
     }
 
-    /// Applies what a database lacks, and answers what that was.
+    /// Applies the migrations that a database lacks. Returns them.
     pub fn migrate(url: &str, options: PgmqOptions) -> BoxFuture<'_, Result<Vec<Migration>, MessagingError>> {
         Box::pin(async move {
             const MIGRATE: &str = "migrate the schema";
@@ -124,13 +124,13 @@ impl PgmqStore {
         })
     }
 
-    /// One more connection, in the sense of the contract: each is closed by itself, and they share a pool.
+    /// Opens a connection in the sense of the contract: each is closed separately, and all share the pool.
     pub fn connect(&self) -> Result<PgmqProvider, MessagingError> {
         Ok(PgmqProvider(Provider::new(self.clone())?))
     }
 
-    /// Leases the message that PGMQ has under this number, if it may be received now: what an event that names it leads
-    /// to. The message goes back when its lease runs out; nobody gives it back before.
+    /// Leases the message with PGMQ's number if it can be claimed now, for a caller with an event that names it. The
+    /// caller must settle it; a dropped message goes back only when its lease expires.
     pub async fn receive_by_msg_id(
         &self,
         queue: &QueueName,
@@ -145,15 +145,15 @@ impl PgmqStore {
         Ok(claimed.map_err(|error| error.into_error("receive", Vec::new()))?.flatten())
     }
 
-    /// Removes archived messages that are older than the retention, now, and answers how many. Only what Postrider has
-    /// archived goes. It is also done by itself, once a minute.
+    /// Removes messages that Postrider archived and that are older than the retention. Returns how many. It also runs
+    /// in the background, about once a minute.
     pub async fn sweep_archive(&self, deadline: Deadline) -> Result<u64, MessagingError> {
         let swept = upkeep::sweep_archive(&self.shared, deadline).await;
         swept.map_err(|error| error.into_error("sweep the archive", Vec::new()))
     }
 }
 
-/// Where PGMQ alone would not keep the law.
+/// Returns the capabilities, with what PGMQ alone would not keep.
 fn capabilities(options: &PgmqOptions) -> Capabilities {
     let emulated = [
         (Feature::Dedup, "a record beside the queue; what other clients send is not looked at"),
@@ -202,7 +202,7 @@ fn capabilities(options: &PgmqOptions) -> Capabilities {
 }
 
 impl Shared {
-    /// Tells those who wait, here and in other processes, that something in these queues can be received.
+    /// Wakes waiting receivers of these queues, here and in other processes.
     pub(crate) fn touch<'q>(&self, queues: impl IntoIterator<Item = &'q QueueName>) {
         let queues: Vec<&QueueName> = queues.into_iter().collect();
         if queues.is_empty() {
@@ -214,7 +214,7 @@ impl Shared {
         }
     }
 
-    /// One statement alone.
+    /// Runs one statement in a transaction of its own.
     pub(crate) async fn ask(
         &self,
         operation: &'static str,
@@ -226,7 +226,7 @@ impl Shared {
         session.ask(Step { sql, parameters }).await
     }
 
-    /// Those of the queues that exist, by the names of their origins.
+    /// Returns the queues that exist, by the names of their origins.
     pub(crate) async fn queues_exist(
         &self,
         queues: &[QueueName],
@@ -235,6 +235,6 @@ impl Shared {
         let names: Vec<String> = queues.iter().map(|queue| queue.origin().as_str().to_owned()).collect();
         let statement = &self.database.sql.general.queues_exist;
         let found = self.ask("look for queues", deadline, statement, vec![&names]).await?;
-        Ok(found.iter().map(|row| row.get(0)).collect())
+        Ok(found.iter().map(|row| row.get("name")).collect())
     }
 }

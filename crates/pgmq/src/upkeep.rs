@@ -1,4 +1,4 @@
-//! What has to be done now and then and belongs to nobody's call.
+//! Background work of a store.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,13 +12,13 @@ use tokio::task::AbortHandle;
 use crate::indexes::index_all;
 use crate::store::Shared;
 
-/// How long it is from one sweep of the archives to the next.
+/// Mean interval of sweeps of the archives.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// So many archived messages are removed in one transaction.
+/// Archived messages removed in one transaction.
 const CHUNK: i64 = 1000;
 
-/// Sweeps the archives, moves what was kept aside when it is due, and indexes large queues, until it is dropped.
+/// Sweeps the archives, moves due messages from `delayed`, and indexes large queues, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Upkeep([AbortHandle; 3]);
 
@@ -37,58 +37,58 @@ impl Drop for Upkeep {
     }
 }
 
-/// Waiting receivers of Postrider move what is due by themselves; this is for those of other clients.
+/// Moves due messages for readers of other clients; waiting receivers of Postrider move them themselves.
 async fn move_all(shared: Weak<Shared>) {
     loop {
         let Some(store) = shared.upgrade() else { return };
-        // What is sent aside meanwhile is due later than that.
+        // Messages sent meanwhile to `delayed` are due later than that.
         let longest = store.options.long_delay / 2;
         let next = store.move_what_is_due().await.unwrap_or_else(|error| {
-            tracing::warn!(?error, "what was kept aside was not moved");
+            tracing::warn!(?error, "cannot move delayed messages");
             None
         });
         drop(store);
-        // Two processes need not do it at the same moment.
+        // Jitter: one process is enough.
         let pause = next.map_or(longest, |next| next.min(longest)) + Duration::from_millis(rand::random_range(1..50));
         tokio::time::sleep(pause).await;
     }
 }
 
 impl Shared {
-    /// Moves everything that is due, and answers when the next is.
+    /// Moves all due messages. Returns when the next is due.
     async fn move_what_is_due(&self) -> Result<Option<Duration>, Undone> {
-        let statement = &self.database.sql.general.next_aside;
+        let statement = &self.database.sql.general.next_delayed;
         let found = self.ask("move delayed messages", Deadline::default(), statement, Vec::new()).await?;
         let Some(row) = found.first() else { return Ok(None) };
-        for name in row.get::<_, Vec<String>>(0) {
+        for name in row.get::<_, Vec<String>>("queues") {
             if let Ok(queue) = QueueName::new(&name) {
                 let work = || async {
                     while self.move_due(&queue).await? > 0 {}
                     Ok(())
                 };
-                // What one queue does not take must not keep the others waiting.
+                // A queue that refuses messages must not block the others.
                 if let Err(error) = self.if_exists(&queue, Deadline::default(), work).await {
-                    tracing::warn!(%queue, ?error, "messages that are due were not moved into their queue");
+                    tracing::warn!(%queue, ?error, "cannot move due messages into the queue");
                 }
             }
         }
-        let next = row.get::<_, Option<i64>>(1);
+        let next = row.get::<_, Option<i64>>("due_in");
         Ok(next.map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())))
     }
 }
 
 async fn sweep(shared: Weak<Shared>) {
     loop {
-        // Chance spreads the processes that were started together.
+        // Jitter spreads processes that were started together.
         tokio::time::sleep(SWEEP_EVERY.mul_f64(rand::random_range(0.5..1.5))).await;
         let Some(store) = shared.upgrade() else { return };
         if let Err(error) = sweep_archive(&store, Deadline::default()).await {
-            tracing::warn!(?error, "not all archives were swept");
+            tracing::warn!(?error, "cannot sweep all archives");
         }
     }
 }
 
-/// How far each archive was swept: what others have archived stays, and need not be looked at again and again.
+/// How far each archive was swept: messages of other clients stay, and need not be read again.
 #[derive(Debug, Default)]
 pub(crate) struct Swept(Mutex<HashMap<QueueName, Timestamp>>);
 
@@ -103,8 +103,8 @@ impl Swept {
     }
 }
 
-/// Removes archived messages that are older than the retention, chunk after chunk, and answers how many. What fails for one
-/// archive is told when the others are done.
+/// Removes archived messages older than the retention, a chunk at a time. Returns how many. An error of one archive is
+/// returned after the others are done.
 pub(crate) async fn sweep_archive(shared: &Shared, deadline: Deadline) -> Result<u64, Undone> {
     let (mut removed, mut failed, retention) = (0, None, micros(shared.options.archive_retention));
     let origins = shared.list_queues(deadline).await?;
@@ -114,7 +114,7 @@ pub(crate) async fn sweep_archive(shared: &Shared, deadline: Deadline) -> Result
             let after = Time(from);
             let parameters: Vec<&(dyn postgres_types::ToSql + Sync)> = vec![&after, &retention, &CHUNK];
             let rows = shared.ask("sweep the archive", deadline, &sql.sweep_archive, parameters).await?;
-            Ok(rows.first().map_or((0, from), |row| (row.get::<_, i64>(0), time(row, 1))))
+            Ok(rows.first().map_or((0, from), |row| (row.get::<_, i64>("removed"), time(row, "swept_until"))))
         };
         loop {
             match shared.if_exists(&queue, deadline, sweep).await {

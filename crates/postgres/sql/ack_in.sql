@@ -1,5 +1,5 @@
--- An ack inside a caller's transaction. The next of its key is left to the next claim after the commit: to promote it
--- here would need the key's stripe for as long as the transaction stays open.
+-- An ack inside a caller's transaction. The next claim after the commit promotes the next message of the key: doing so
+-- here would hold the key's stripe for as long as the transaction stays open.
 -- Plan: Index Scan using message_pkey on message m
 with gone as (
   delete from {schema}.message m
@@ -22,5 +22,5 @@ unplaced as (
   insert into {schema}.unplaced (queue, ordering_key)
   select queue, ordering_key from gone where ordering_key is not null and queue not like '%\_dlq'
   returning queue),
-told as materialized (select pg_notify($6, {schema}.hint(queue)) from unplaced)
-select id, (select count(*) from told) from gone
+notified as materialized (select pg_notify($6, {schema}.hint(queue)) from unplaced)
+select id, (select count(*) from notified) as notified from gone

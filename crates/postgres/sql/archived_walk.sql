@@ -1,5 +1,5 @@
--- Rows of a queue and of its dead letters, newest end first, each with whether the search includes it. No body is read, and
--- no row behind the limit.
+-- Rows of a queue and of its dead letters, newest end first, each with whether it matches the filter. Reads no body,
+-- and no row past the limit.
 -- Plan: Index Scan Backward using message_archive_queue on message_archive
 select archived_at, id, is_included from (
   (select archived_at, id, coalesce(($7::text is null or ordering_key = $7) and ($8::text is null or state::text = $8)

@@ -1,10 +1,9 @@
--- Makes a message due that no worker has leased: from now on and not from earlier, or claims that have gone past that time
--- would not meet it.
+-- Makes a message due that is not leased: now and not earlier, so that claims with lower bounds find it.
 -- Plan: Index Scan using message_pkey on message m
-with patience as materialized (select set_config('lock_timeout', '200ms', true)),
+with lock_wait as materialized (select set_config('lock_timeout', '200ms', true)),
 chosen as materialized (
   select m.id, m.lease_token is not null and m.next_attempt_at > {schema}.clock() as is_leased
-  from patience, {schema}.message m
+  from lock_wait, {schema}.message m
   where m.id = any ($1::bigint[]) and m.queue || '' = $2 and m.message_id = $3
   order by m.id limit 1 for update of m),
 due as (

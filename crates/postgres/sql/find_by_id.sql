@@ -1,3 +1,3 @@
--- There is no index for it: all messages of the queue are looked at.
+-- Reads all messages of the queue: there is no index by id.
 -- Plan: Index Scan using message_claim on message
 select id from {schema}.message where queue = $1 and message_id = $2

@@ -1,5 +1,5 @@
--- Like leases that run out now: the deliveries stay counted. Nobody is told how it went, so what somebody else has just
--- locked is left to run out by itself.
+-- Ends leases now; the deliveries stay counted. Rows that other transactions have locked are left: their leases expire,
+-- and the caller gets no result.
 -- Plan: Index Scan using message_pkey on message m_1
 with free as materialized (
   select m.id
@@ -11,4 +11,4 @@ with free as materialized (
 update {schema}.message m
 set state = 'PENDING', next_attempt_at = {schema}.clock(), lease_token = null, acquired_at = null
 from free where m.id = free.id
-returning m.id, false
+returning m.id, false as is_keyed

@@ -1,6 +1,6 @@
--- Which of these leases are valid now.
+-- The valid ones of these leases.
 -- Plan: Index Scan using message_pkey on message m
-select m.id, false
+select m.id, false as is_keyed
 from unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[]) as s (id, lease_token, message_id, queue)
 join {schema}.message m on m.id = s.id and m.lease_token = s.lease_token and m.message_id = s.message_id
                        and m.queue = s.queue

@@ -1,4 +1,4 @@
--- Whether the token holds the record, and away with it unless the work is done.
+-- Whether the token holds the record, which is removed unless it is completed.
 -- Plan: Index Scan using idempotency_pkey on idempotency
 with held as materialized (
   select key, completed from {schema}.idempotency where key = $1 and lease_token = $2 for update),

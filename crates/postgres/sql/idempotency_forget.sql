@@ -1,4 +1,4 @@
--- A chunk of the oldest.
+-- Removes a chunk of the oldest records.
 -- Plan: Index Scan using idempotency_age on idempotency
 with gone as (
   delete from {schema}.idempotency

@@ -1,4 +1,4 @@
--- Locks those of these messages whose leases are valid and that nobody else has locked.
+-- Locks the messages whose leases are valid and that no other transaction has locked.
 -- Plan: Index Scan using message_pkey on message m
 select m.id
 from unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[]) as s (id, lease_token, message_id, queue)

@@ -1,3 +1,4 @@
--- Whoever adds to a key, or takes its head away, holds the key's stripe until the end of the transaction. Sorted by the
--- caller, so that no two wait for each other; a statement of its own, so that the next one sees what others did before.
+-- Locks stripes until the end of the transaction. Who adds to a key or removes its head holds the key's stripe. Sorted
+-- by the caller, which prevents deadlocks; a separate statement, so that the next one sees what earlier holders
+-- committed.
 select pg_advisory_xact_lock($1, stripe) from unnest($2::int[]) as stripe

@@ -1,5 +1,5 @@
--- In how many microseconds the next message can be received, if that is before the next look, whether keys wait to be
--- put in order, and what the clock shows: what a wait looks at. One probe a priority.
+-- In how many microseconds the next message is due, if that is before the next look; whether keys wait to be promoted;
+-- the server's clock. One probe a priority.
 -- Plan: Index Only Scan using message_claim on message
 -- Plan: Index Only Scan using unplaced_queue on unplaced
 select case when not exists (select 1 from {schema}.queue_pause where queue = $1) then
@@ -10,5 +10,5 @@ select case when not exists (select 1 from {schema}.queue_pause where queue = $1
                                 and next_attempt_at >= urgency.floor
                                 and next_attempt_at <= {schema}.clock() + $3::bigint * interval '1 microsecond'
                               order by next_attempt_at limit 1) first)
-       end,
-       exists (select 1 from {schema}.unplaced where queue = $1), {schema}.clock()
+       end as due_in,
+       exists (select 1 from {schema}.unplaced where queue = $1) as has_unplaced, {schema}.clock() as now

@@ -1,6 +1,6 @@
--- The first of each key becomes its head, unless the key has one. The caller holds the keys' stripes. It is
--- due from now on and not from earlier, or claims that have gone past that time would not meet it. One that somebody
--- else has locked is not waited for: its key is written down for the next claim, and comes back from here.
+-- Promotes the first message of each key that has no head. The caller holds the keys' stripes. The message becomes due
+-- now and not earlier, so that claims with lower bounds find it. A row that another transaction has locked is not
+-- waited for: its key is noted for the next claim, and returned.
 -- Plan: Index Only Scan using message_key on message o
 -- Plan: Index Scan using message_key on message h
 with first as materialized (

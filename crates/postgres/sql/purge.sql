@@ -1,7 +1,6 @@
--- Removes messages by an operator's word. The caller holds the stripes of their keys and promotes afterwards, and others
--- need these: so what somebody has just locked, to lease it or to end it, is left alone. Where everything must go, that
--- comes back as well, as not gone.
--- The empty text keeps the planner from walking the queue for every row.
+-- Removes messages of a queue. The caller holds the stripes of their keys, for which others wait, and promotes
+-- afterwards: so rows that other transactions have locked are left. With $3 these are returned too, as not removed. `||
+-- ''` keeps the planner from walking the queue for every row.
 -- Plan: Index Scan using message_pkey on message m
 with free as materialized (
   select m.id from unnest($1::bigint[]) as wanted (id) join {schema}.message m on m.id = wanted.id
@@ -13,7 +12,7 @@ forgotten as (delete from {schema}.dead_letter d using gone where d.id = gone.id
 attempts as (
   delete from {schema}.failed_attempt a using gone
   where a.queue = regexp_replace($2, '_dlq$', '') and a.message_id = gone.message_id)
-select id, true from gone
+select id, true as is_gone from gone
 union all
-select m.id, false from unnest($1::bigint[]) as wanted (id) join {schema}.message m on m.id = wanted.id
+select m.id, false as is_gone from unnest($1::bigint[]) as wanted (id) join {schema}.message m on m.id = wanted.id
 where $3 and m.queue || '' = $2 and m.id not in (select id from free)

@@ -1,11 +1,11 @@
--- Back to life: a new row at the tail of its key, in the order of the deaths, after everything that was sent meanwhile.
--- An expiry that has passed would kill it again unread, and nobody redrives for that. The caller holds the keys'
--- stripes. What somebody has leased meanwhile stays, and so does what has a dedup key that a living message has.
+-- Moves dead letters back: new rows at the tails of their keys, in the order of deaths. An expiry that has passed is
+-- dropped, or the message would die again unread. The caller holds the keys' stripes. Dead letters that were leased
+-- meanwhile stay, as do those whose dedup key a live message holds.
 -- Plan: Index Scan using message_pkey on message m
 with chosen as materialized (
   select m.id, m.priority, m.expires_at, m.message_id, m.ordering_key, d.queue, d.dedup_key, m.content_type,
-         m.headers, m.payload, wanted.place
-  from unnest($1::bigint[]) with ordinality as wanted (id, place)
+         m.headers, m.payload, wanted.ordinal
+  from unnest($1::bigint[]) with ordinality as wanted (id, ordinal)
   join {schema}.message m on m.id = wanted.id
   join {schema}.dead_letter d on d.id = wanted.id
   where not (m.lease_token is not null and m.next_attempt_at > {schema}.clock())
@@ -16,7 +16,7 @@ revived as (
   select $2, ordering_key is not null, priority, {schema}.clock(), {schema}.clock(),
          case when expires_at > {schema}.clock() then expires_at end, message_id, ordering_key, dedup_key,
          content_type, headers, payload
-  from chosen order by place
+  from chosen order by ordinal
   on conflict (queue, dedup_key) where dedup_key is not null do nothing
   returning message_id, dedup_key),
 done as materialized (

@@ -1,12 +1,11 @@
--- The head of a key stays its head: it holds the key until it comes back. The last ten failed attempts are kept; a dead
--- letter's are not, since its story is over.
+-- The head of a key stays its head until it comes back. The last ten failed attempts are kept, for live messages only.
 -- Plan: Index Scan using message_pkey on message m
-with patience as materialized (select set_config('lock_timeout', '200ms', true)),
+with lock_wait as materialized (select set_config('lock_timeout', '200ms', true)),
 failed as (
   update {schema}.message m
   set state = 'RETRYABLE', next_attempt_at = {schema}.clock() + s.delay * interval '1 microsecond', lease_token = null,
       acquired_at = null, attempts_count = m.attempts_count + 1, last_error = coalesce(s.error, m.last_error)
-  from patience, unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[], $5::bigint[], $6::text[])
+  from lock_wait, unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[], $5::bigint[], $6::text[])
        as s (id, lease_token, message_id, queue, delay, error)
   where m.id = s.id and m.lease_token = s.lease_token and m.message_id = s.message_id and m.queue = s.queue
     and m.next_attempt_at > {schema}.clock()
@@ -22,4 +21,4 @@ trimmed as (
   delete from {schema}.failed_attempt a using failed
   where failed.queue not like '%\_dlq' and failed.attempts_count > 10
     and a.queue = failed.queue and a.message_id = failed.message_id and a.attempt <= failed.attempts_count - 10)
-select id, false from failed
+select id, false as is_keyed from failed

@@ -1,5 +1,5 @@
 -- Plan: Index Scan using task_schedule_due on task_schedule
-select name, definition, version, created_at, paused_at, next_run_at, last_run_at, last_task_id
+select {schedule}
 from {schema}.task_schedule
 where paused_at is null and next_run_at is not null and next_run_at <= {schema}.clock()
 order by next_run_at limit $1

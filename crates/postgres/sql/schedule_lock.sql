@@ -1,3 +1,3 @@
--- Whether a schedule is still as it was seen; nobody else changes it until the end of the transaction.
+-- Locks a schedule that is unchanged since it was read.
 -- Plan: Index Scan using task_schedule_pkey on task_schedule
 select version from {schema}.task_schedule where name = $1 and version = $2 and paused_at is null for update

@@ -1,5 +1,5 @@
--- All rows in one statement, by arrays, so that no parameter limit is ever reached. A keyed message is the head of its
--- key when there is no other, before it in the batch or in the table; the caller holds the key's stripe.
+-- All rows in one statement, as arrays, so that no parameter limit applies. A keyed message is the head of its key if
+-- there is no other before it, in the batch or in the table; the caller holds the key's stripe.
 -- Plan: Index Only Scan using message_key on message o
 with listed as (
 insert into {schema}.queue (name) select unnest($13::text[]) on conflict do nothing)

@@ -1,5 +1,5 @@
--- For messages that differ in nothing but their ids and bodies, which is most batches: two arrays instead of nine, and
--- what they have in common is worked out once. The queue is listed when it is new.
+-- For messages that differ only in ids and bodies, the common case: two arrays instead of nine, and shared values are
+-- computed once. The queue is listed if it is new.
 with listed as (
   insert into {schema}.queue (name) select unnest($9::text[]) on conflict do nothing)
 insert into {schema}.message (queue, priority, next_attempt_at, created_at, expires_at, content_type, headers, message_id,

@@ -1,4 +1,4 @@
--- For messages without keys, which is most: nothing to look up and nothing to conflict with.
+-- For messages without keys, the common case: no lookups and no conflicts.
 with listed as (
   insert into {schema}.queue (name) select unnest($10::text[]) on conflict do nothing)
 insert into {schema}.message (queue, message_id, priority, next_attempt_at, created_at, expires_at, content_type,

@@ -1,4 +1,5 @@
--- A chunk of those that expired first. Judged again when it is removed: somebody may have put it anew meanwhile.
+-- Removes a chunk of the records that expired first. The expiry is checked again at the removal: a record may have been
+-- put anew.
 -- Plan: Index Scan using state_record_expiry on state_record
 with gone as (
   delete from {schema}.state_record r

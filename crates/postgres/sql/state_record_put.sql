@@ -1,4 +1,4 @@
--- Nothing comes back when one is there that has not expired.
+-- No row if there is a record that has not expired.
 insert into {schema}.state_record as r (kind, key, sequence, version, created_at, expires_at, value)
 select $1, $2, change.number, change.number, {schema}.clock(),
        {schema}.clock() + $4::bigint * interval '1 microsecond', $3

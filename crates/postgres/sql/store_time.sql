@@ -1,1 +1,1 @@
-select {schema}.clock()
+select {schema}.clock() as now

@@ -1,4 +1,4 @@
--- A chunk of what is older than the retention; the index knows which pages to look at.
+-- Removes a chunk of archived messages older than the retention, found by the BRIN index.
 -- With: enable_bitmapscan
 -- Plan: Bitmap Index Scan on message_archive_age
 with gone as (

@@ -1,4 +1,4 @@
--- Attempts that have ended without success, and the one that the task's own row tells of.
+-- Failed attempts, and the running or successful one, which is kept in the task's row.
 -- Plan: Index Scan using task_identity on task t
 -- Plan: Index Scan using task_attempt_pkey on task_attempt a
 select a.attempt, a.replay, a.worker_id, a.started_at, a.ended_at, a.outcome, a.error

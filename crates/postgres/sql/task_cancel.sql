@@ -1,4 +1,4 @@
--- Calls tasks off, whatever they are at. The ids are in order.
+-- Cancels tasks in any state but an end. The ids are sorted.
 -- Plan: Index Scan using task_identity on task t
 -- Plan: Index Scan using task_pkey on task t_1
 with chosen as materialized (
@@ -20,4 +20,4 @@ noted as (
 unplaced as (
   insert into {schema}.task_unplaced (task_type, ordering_key)
   select distinct task_type, ordering_key from canceled where ordering_key is not null)
-select task_id, task_type, ordering_key, was::text from canceled
+select task_id, task_type, ordering_key, was::text as was from canceled

@@ -1,6 +1,6 @@
--- Those of these tasks that may be claimed now. The ids are in order, so that two who want the same tasks do not wait
--- for each other crosswise; what the other one has taken is looked at again when it is free. As text, or the
--- planner would walk everything that is due.
+-- Leases the tasks of these ids that can be claimed now. The ids are sorted, which prevents deadlocks; rows that
+-- another claim has just taken are judged again when they are free. The state is compared as text, or the planner would
+-- walk every due task.
 -- Plan: Index Scan using task_identity on task t_1
 -- Plan: Index Scan using task_pkey on task t
 with chosen as materialized (

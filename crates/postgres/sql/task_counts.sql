@@ -1,6 +1,6 @@
--- Tasks by type and state, and whether there may be more. What lives is counted through its indexes; behind the head of a
--- key every task waits as PENDING: they are the tasks of keys without the heads. Tasks that ended are counted among the
--- newest $1: DEAD and CANCELED of their state, SUCCEEDED, which have no index, of all tasks.
+-- Tasks by type and state, and whether there may be more. Live tasks are counted by their indexes; all tasks behind the
+-- head of a key are PENDING, so they are the tasks of keys without the heads. Ended tasks are counted among the newest
+-- $1: DEAD and CANCELED of their state, SUCCEEDED, which have no index, of all tasks.
 -- Plan: Index Only Scan using task_claim on task t
 -- Plan: Index Only Scan using task_key on task k
 -- Plan: Index Only Scan using task_head on task h
@@ -8,7 +8,7 @@
 -- Plan: Index Scan Backward using task_ended on task d
 -- Plan: Index Scan Backward using task_ended on task c
 -- Plan: Index Scan Backward using task_pkey on task n
-select counted.task_type, counted.state, sum(counted.count)::bigint, bool_or(counted.has_more)
+select counted.task_type, counted.state, sum(counted.count)::bigint as count, bool_or(counted.has_more) as has_more
 from (
   select t.task_type, t.state::text as state, count(*) as count, false as has_more from {schema}.task t
   where t.state in ('PENDING', 'ENQUEUED') and not t.blocked group by t.state, t.task_type

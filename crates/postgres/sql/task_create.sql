@@ -1,7 +1,7 @@
--- Makes tasks, in their order. One whose idempotency key is taken, or whose id is, is left out. A task with an ordering
--- key waits behind everything, and its key is written down to be put in order afterwards. Whoever has one of the
--- idempotency keys in a transaction of their own is waited for a moment: long enough for those who are about to commit.
-with patience as materialized (select set_config('lock_timeout', '200ms', true)),
+-- Creates tasks, in order. A task whose idempotency key or id is taken is left out. A keyed task is created blocked,
+-- and its key is noted, to be promoted afterwards. An open transaction with one of the idempotency keys is waited for a
+-- moment: long enough for one that is about to commit.
+with lock_wait as materialized (select set_config('lock_timeout', '200ms', true)),
 made as (
   insert into {schema}.task (task_id, task_type, priority, scheduled_for, created_at, max_attempts, deadline,
                              ordering_key, position, blocked, idempotency_key, retry_strategy, tags, schedule, payload)
@@ -12,7 +12,7 @@ made as (
          s.idempotency_key, s.retry_strategy,
          case when s.tags is not null then array(select jsonb_array_elements_text(s.tags::jsonb)) end, s.schedule,
          s.payload
-  from patience,
+  from lock_wait,
        unnest($1::uuid[], $2::text[], $3::smallint[], $4::timestamptz[], $5::bigint[], $6::bigint[], $7::timestamptz[],
               $8::bigint[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::bytea[])
        as s (task_id, task_type, priority, scheduled_for, delay, max_attempts, deadline, lifetime, ordering_key,

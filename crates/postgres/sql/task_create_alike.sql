@@ -1,5 +1,5 @@
--- For tasks without keys that differ in nothing but their ids and payloads, which is most batches: two arrays instead of
--- fourteen, what they have in common is worked out once, and nothing to conflict with but an id.
+-- For tasks without keys that differ only in ids and payloads, the common case: two arrays instead of fourteen, shared
+-- values are computed once, and only an id can conflict.
 insert into {schema}.task (task_type, priority, scheduled_for, created_at, max_attempts, deadline, retry_strategy, tags,
                            schedule, task_id, payload)
 select $1::text, $2::smallint,

@@ -1,4 +1,4 @@
--- Ends attempts that failed for good, and tells of it; on request only those that were the last of their task.
+-- Ends attempts that failed for good, with the event of the death; with $12 only the last attempts of their tasks.
 -- Plan: Index Scan using task_identity on task t
 with dead as (
   update {schema}.task t

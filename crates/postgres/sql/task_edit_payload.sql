@@ -1,4 +1,5 @@
--- Changes the payload of a dead task and keeps the one before. As text, or the planner would walk all the dead.
+-- Changes the payload of a dead task and keeps the old one. The state is compared as text, or the planner would walk
+-- all dead tasks.
 -- Plan: Index Scan using task_identity on task t_1
 -- Plan: Index Scan using task_pkey on task t
 with chosen as materialized (

@@ -1,5 +1,5 @@
--- A chunk of the oldest tasks: those that have ended long ago are removed with their history. Answers where the chunk
--- ended, and nothing where there are no more, or where those begin that are too young.
+-- Walks a chunk of the oldest tasks and removes those that ended long ago, with their history. Returns the last id of
+-- the chunk, or null if there are no more, or only younger ones.
 -- Plan: Index Scan using task_pkey on task
 -- Plan: Index Scan using task_pkey on task t
 -- Plan: Index Scan using task_attempt_pkey on task_attempt a
@@ -13,7 +13,7 @@ gone as (
   returning t.id),
 attempts as (delete from {schema}.task_attempt a using gone where a.id = gone.id),
 revisions as (delete from {schema}.task_revision r using gone where r.id = gone.id)
-select (select count(*) from gone),
+select (select count(*) from gone) as forgotten,
        case when count(*) = $3 and max(created_at) <= {schema}.clock() - $2::bigint * interval '1 microsecond'
-            then max(id) end
+            then max(id) end as last
 from seen

@@ -1,7 +1,4 @@
 -- Plan: Index Scan using task_identity on task t
-select t.id, t.task_id, t.task_type, t.state::text, t.priority, t.ordering_key, t.blocked, t.idempotency_key, t.tags,
-       t.schedule, t.attempt_count, t.max_attempts, t.retry_strategy, t.created_at, t.scheduled_for, t.deadline,
-       t.enqueued_at, t.started_at, t.finished_at, t.worker_id, t.lease_expires_at, t.progress, t.progress_text,
-       t.dead_reason, t.last_error, t.revision, t.replay_count, t.payload, t.result
+select {task_columns}, t.payload, t.result
 from {schema}.task t
 where t.task_id = $1

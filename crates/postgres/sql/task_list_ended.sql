@@ -1,17 +1,7 @@
--- The same for tasks of one state that are dead or were called off: they have an index of their own.
+-- `task_list.sql` for DEAD or CANCELED tasks, which have an index.
 -- Plan: Index Scan Backward using task_ended on task t
-select t.id, t.task_id, t.task_type, t.state::text, t.priority, t.ordering_key, t.blocked, t.idempotency_key, t.tags,
-       t.schedule, t.attempt_count, t.max_attempts, t.retry_strategy, t.created_at, t.scheduled_for, t.deadline,
-       t.enqueued_at, t.started_at, t.finished_at, t.worker_id, t.lease_expires_at, t.progress, t.progress_text,
-       t.dead_reason, t.last_error, t.revision, t.replay_count
+select {task_columns}
 from {schema}.task t
 where t.state = $3::text::{schema}.task_state and t.state in ('DEAD', 'CANCELED') and t.id < $1 and t.id >= $2
-  and ($4::text[] is null or t.task_type = any ($4::text[]))
-  and ($5::text[] is null or t.tags @> $5::text[])
-  and ($6::text is null or t.schedule = $6::text)
-  and ($7::text is null or t.dead_reason = $7::text)
-  and ($8::text is null or strpos(t.last_error, $8::text) > 0)
-  and ($9::timestamptz is null or t.created_at >= $9::timestamptz)
-  and ($10::timestamptz is null or t.created_at < $10::timestamptz)
-  and ($12::text[] is null or t.task_type like any ($12::text[]))
+{task_filter}
 order by t.id desc limit $11

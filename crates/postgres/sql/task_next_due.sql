@@ -1,5 +1,5 @@
--- In how many microseconds the next task of these types can be claimed, and whether keys wait to be put in order. The
--- probes are those of the claim.
+-- In how many microseconds the next task of these types is due, and whether keys wait to be promoted. The probes are
+-- those of the claim.
 -- Plan: Index Scan using task_claim on task t
 -- Plan: Index Scan using task_claim on task t_1
 -- Plan: Index Only Scan using task_unplaced_key on task_unplaced
@@ -14,5 +14,5 @@ select (select ceil(extract(epoch from min(first.due) - {schema}.clock()) * 1000
           (select t.scheduled_for as due from {schema}.task t
            where t.state = 'PENDING' and not t.blocked and t.task_type = probe.task_type and t.priority = probe.priority
              and (t.deadline is null or t.deadline > {schema}.clock())
-           order by t.scheduled_for limit 1)) first),
-       exists (select 1 from {schema}.task_unplaced)
+           order by t.scheduled_for limit 1)) first) as due_in,
+       exists (select 1 from {schema}.task_unplaced) as has_unplaced

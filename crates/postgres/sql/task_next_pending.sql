@@ -1,6 +1,6 @@
--- In how many microseconds the next task of these types is to be sent on its way.
+-- In how many microseconds the next task of these types is to be enqueued.
 -- Plan: Index Scan using task_claim on task t
-select ceil(extract(epoch from min(first.due) - {schema}.clock()) * 1000000)::bigint
+select ceil(extract(epoch from min(first.due) - {schema}.clock()) * 1000000)::bigint as due_in
 from unnest($1::smallint[], $2::text[]) as probe (priority, task_type)
 cross join lateral (
   select t.scheduled_for as due from {schema}.task t

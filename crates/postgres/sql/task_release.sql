@@ -1,4 +1,4 @@
--- The attempt is taken back, as if it had not been: the one before it is the last again.
+-- Takes the attempt back: the attempt before it is the last again.
 -- Plan: Index Scan using task_identity on task t
 -- Plan: Index Scan using task_attempt_pkey on task_attempt a
 with released as (
@@ -27,4 +27,4 @@ kept as (
   select $7::text || task_type, message_id, priority, {schema}.clock(), {schema}.clock(), 'application/json',
          {schema}.task_message(task_id)
   from released where $4::boolean and not $5::boolean)
-select task_id, lease_token, task_type, null::text from released
+select task_id, lease_token, task_type, null::text as ordering_key from released

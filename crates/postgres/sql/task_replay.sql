@@ -1,5 +1,5 @@
--- Brings dead tasks back, as if they had just been made, but for their history. As text, or the planner would walk all
--- the dead.
+-- Makes dead tasks runnable again, as new ones with a history. The state is compared as text, or the planner would walk
+-- all dead tasks.
 -- Plan: Index Scan using task_identity on task t
 -- Plan: Index Scan using task_pkey on task t_1
 with chosen as materialized (

@@ -1,5 +1,5 @@
--- Ends attempts that failed and are followed by another, if one is left. The task keeps its key. Where workers are delivered, the message
--- that delivers it goes with it.
+-- Ends failed attempts of tasks that have attempts left. The task keeps its key. Where a queue delivers tasks, its
+-- message is sent too.
 -- Plan: Index Scan using task_identity on task t
 with failed as (
   update {schema}.task t
@@ -30,4 +30,4 @@ kept as (
   select $11::text || task_type, message_id, priority, scheduled_for, {schema}.clock(), 'application/json',
          {schema}.task_message(task_id)
   from failed where $8::boolean and not $9::boolean)
-select task_id, lease_token, task_type, null::text from failed
+select task_id, lease_token, task_type, null::text as ordering_key from failed

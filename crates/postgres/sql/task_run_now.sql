@@ -1,4 +1,4 @@
--- Makes tasks due that wait for their time. One that was on its way is PENDING again: its message is for that time.
+-- Makes waiting tasks due. An enqueued task becomes PENDING again, because its message is for the later time.
 -- Plan: Index Scan using task_identity on task t_1
 -- Plan: Index Scan using task_pkey on task t
 with chosen as materialized (
@@ -11,4 +11,4 @@ set state = case when t.scheduled_for > {schema}.clock() then 'PENDING' else t.s
     scheduled_for = least(t.scheduled_for, {schema}.clock())
 from chosen
 where t.id = chosen.id
-returning t.task_id, t.task_type, null::text
+returning t.task_id, t.task_type, null::text as ordering_key

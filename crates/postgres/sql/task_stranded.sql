@@ -1,5 +1,5 @@
--- The types of which some task has been on its way for too long, with how many are: those of a type are counted from one
--- type to the next, and no further than a limit.
+-- The types that have tasks enqueued for too long, with their numbers: walks from one type to the next and counts up to
+-- a limit.
 -- Plan: Index Only Scan using task_claim on task t_2
 -- Plan: Index Only Scan using task_claim on task t_1
 -- Plan: Index Scan using task_claim on task t
@@ -14,10 +14,11 @@ with recursive kind (task_type) as (
                       where t.state = 'ENQUEUED' and not t.blocked and t.task_type > kind.task_type
                       order by t.task_type limit 1) next)
 select kind.task_type, due.enqueued,
-       (select count(*) from (select 1 from {schema}.outbox o where o.queue = $2::text || kind.task_type limit $3) few),
+       (select count(*) from (select 1 from {schema}.outbox o
+                              where o.queue = $2::text || kind.task_type limit $3) few) as in_outbox,
        (select count(*) from (select 1 from {schema}.task p
                               where p.state = 'PROCESSING' and p.lease_expires_at is not null
-                                and p.task_type = kind.task_type limit $3) few)
+                                and p.task_type = kind.task_type limit $3) few) as processing
 from kind
 cross join lateral (
   select count(*) as enqueued, bool_or(each.is_old) as has_old

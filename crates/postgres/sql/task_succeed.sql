@@ -1,5 +1,5 @@
--- Ends attempts whose work is done. The state is compared as text, here and in the other ends, or the planner would walk
--- the index of leases instead of looking the ids up.
+-- Ends successful attempts. The state is compared as text, here and in the other ends, or the planner would walk the
+-- index of leases instead of searching the ids.
 -- Plan: Index Scan using task_identity on task t
 with done as (
   update {schema}.task t

@@ -1,5 +1,5 @@
--- The types of which some task waits to be sent on its way, from one to the next without the tasks between them; and
--- whether keys wait to be put in order.
+-- The types that have tasks to enqueue, walked from one to the next without the tasks between them; and whether keys
+-- wait to be promoted.
 -- Plan: Index Only Scan using task_claim on task t
 -- Plan: Index Only Scan using task_claim on task t_1
 -- Plan: Index Only Scan using task_unplaced_key on task_unplaced
@@ -11,4 +11,4 @@ with recursive kind (task_type) as (
   cross join lateral (select t.task_type from {schema}.task t
                       where t.state = 'PENDING' and not t.blocked and t.task_type > kind.task_type
                       order by t.task_type limit 1) next)
-select array(select task_type from kind), exists (select 1 from {schema}.task_unplaced)
+select array(select task_type from kind) as types, exists (select 1 from {schema}.task_unplaced) as has_unplaced

@@ -1,4 +1,4 @@
-//! How the archive is searched.
+//! Search of the archive.
 
 use postgres_types::ToSql;
 use postrider_core::archive::{ArchivePosition, ArchiveStep, ArchiveWalk};
@@ -6,13 +6,21 @@ use postrider_core::{ArchiveFilter, ArchivePage, ArchiveQuery, ArchivedMessage, 
 use postrider_provider::Undone;
 use tokio_postgres::Row;
 
-use crate::rows::{self, Label, Time};
+use crate::rows::{self, Label, LabelColumns, Time, positions};
 use crate::store::Shared;
 
 const SEARCH: &str = "search the archive";
 
+postrider_pg::columns! {
+    /// The columns of `archived_get.sql`, but for the label's.
+    ArchivedColumns {
+        is_failed, payload, deliveries_count, attempts_count, created_at, first_attempt_at, last_attempt_at, archived_at,
+        last_error,
+    }
+}
+
 impl Shared {
-    /// A page of the messages of a queue that are kept after their end.
+    /// Returns a page of a queue's archived messages.
     pub(crate) async fn archived(
         &self,
         queue: &QueueName,
@@ -31,10 +39,11 @@ impl Shared {
         let (name, dead_name) = (origin.as_str(), dead.as_str());
         let parameters: Vec<&(dyn ToSql + Sync)> = vec![&name, &dead_name, &ends, &ids];
         let rows = self.ask(SEARCH, deadline, &self.database.sql.archived_get, parameters).await?;
-        Ok(ArchivePage { messages: rows.iter().map(|row| read(row, &origin)).collect(), next })
+        let (label, columns) = (LabelColumns::of(&rows), ArchivedColumns::of(&rows));
+        Ok(ArchivePage { messages: rows.iter().map(|row| read(row, &origin, label, columns)).collect(), next })
     }
 
-    /// The rows of a step, each with whether the filter includes it.
+    /// Returns the rows of a step, each with whether it matches the filter.
     async fn archive_step(
         &self,
         queues: [&QueueName; 2],
@@ -60,28 +69,31 @@ impl Shared {
             None => &sql.archived_walk,
         };
         let rows = self.ask(SEARCH, deadline, statement, parameters).await?;
-        let judged = |row: &Row| (ArchivePosition { archived_at: rows::time(row, 0), row: row.get(1) }, row.get(2));
-        Ok(rows.iter().map(judged).collect())
+        let [archived_at, id, is_included] = positions(&rows, ["archived_at", "id", "is_included"]);
+        let matched = |row: &Row| {
+            (ArchivePosition { archived_at: rows::time(row, archived_at), row: row.get(id) }, row.get(is_included))
+        };
+        Ok(rows.iter().map(matched).collect())
     }
 }
 
-fn read(row: &Row, origin: &QueueName) -> ArchivedMessage {
-    let label = Label::read_leniently(row, [0, 1, 2, 3, 4]);
+fn read(row: &Row, origin: &QueueName, label: LabelColumns, columns: ArchivedColumns) -> ArchivedMessage {
+    let label = Label::read_leniently(row, label);
     ArchivedMessage {
         id: label.id,
         queue: origin.clone(),
-        state: if row.get(5) { ArchivedState::Failed } else { ArchivedState::Completed },
-        body: rows::body(row, 6),
+        state: if row.get(columns.is_failed) { ArchivedState::Failed } else { ArchivedState::Completed },
+        body: rows::body(row, columns.payload),
         content_type: label.content_type,
         headers: label.headers,
         ordering_key: label.ordering_key,
         priority: label.priority,
-        deliveries_count: rows::count(row, 7),
-        attempts_count: rows::count(row, 8),
-        enqueued_at: rows::time(row, 9),
-        first_attempt_at: rows::optional_time(row, 10),
-        last_attempt_at: rows::optional_time(row, 11),
-        archived_at: rows::time(row, 12),
-        last_error: row.get(13),
+        deliveries_count: rows::count(row, columns.deliveries_count),
+        attempts_count: rows::count(row, columns.attempts_count),
+        enqueued_at: rows::time(row, columns.created_at),
+        first_attempt_at: rows::optional_time(row, columns.first_attempt_at),
+        last_attempt_at: rows::optional_time(row, columns.last_attempt_at),
+        archived_at: rows::time(row, columns.archived_at),
+        last_error: row.get(columns.last_error),
     }
 }

@@ -1,4 +1,4 @@
-//! Where messages are claimed: leased, or dead-lettered because they were read too often or too late.
+//! Claims: messages are leased, or dead-lettered because they were delivered too often or have expired.
 
 use std::time::{Duration, Instant};
 
@@ -15,24 +15,33 @@ use uuid::Uuid;
 use postrider_pg::Step;
 
 use crate::PROVIDER;
-use crate::floor::Reach;
-use crate::rows::{self, Label, micros};
+use crate::floor::LowerBounds;
+use crate::rows::{self, Label, LabelColumns, micros, positions};
 use crate::settle::{Busy, Leases, Settling, lease_step};
 use crate::sql::Sql;
 use crate::store::Shared;
 
-/// Every so many claims the oldest due message goes first, whatever its priority, so that none waits for ever.
+/// Interval, in claims, of the claim that takes the oldest due message first whatever its priority. It prevents
+/// starvation.
 const OLDEST_FIRST_EVERY: u64 = 16;
 
-/// So many messages are leased by one statement at most, whatever was asked for.
-const MOST_LEASES: usize = 1000;
+/// Upper bound of one claim statement.
+const MAX_LEASES: usize = 1000;
 
-/// When a key is looked at again that somebody was busy with.
-const BUSY_FOR: Duration = Duration::from_millis(100);
+/// Delay before keys whose stripes others hold are promoted again.
+const BUSY_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// A message that was leased to be buried.
+postrider_pg::columns! {
+    /// The columns that a claim returns, but for the label's.
+    ClaimColumns {
+        id, message_id, ordering_key, priority, deliveries_count, attempts_count, created_at, first_attempt_at, expires_at,
+        dedup_key, payload, next_attempt_at, due, death,
+    }
+}
+
+/// A message that is leased only to be dead-lettered.
 #[derive(Debug)]
-struct Doomed {
+struct DeadOnClaim {
     row: i64,
     id: Uuid,
     ordering_key: Option<String>,
@@ -40,7 +49,7 @@ struct Doomed {
     error: Option<String>,
 }
 
-/// A claim, before it is sent.
+/// The parameters of a claim.
 #[derive(Debug)]
 struct Claim {
     queue: QueueName,
@@ -48,48 +57,48 @@ struct Claim {
     limit: i64,
     visibility: i64,
     lease: i64,
-    /// Dead letters can be read for ever.
-    is_mortal: bool,
+    /// False for dead letters: they have no order, no expiry and no delivery limit.
+    is_live: bool,
     max_receive_count: i64,
     oldest_first: bool,
-    /// Whether somebody waits when nothing comes.
+    /// Whether the caller waits when the claim is empty.
     will_wait: bool,
-    reach: Reach,
+    bounds: LowerBounds,
 }
 
-/// What a claim brought.
+/// The rows of a claim.
 #[derive(Debug, Default)]
-struct Brought {
+struct ClaimResult {
     messages: Vec<Claimed>,
-    doomed: Vec<Doomed>,
-    /// Whether keys wait to be put in order.
+    dead: Vec<DeadOnClaim>,
+    /// Whether keys wait to be promoted.
     has_unplaced: bool,
 }
 
-/// What a claim leaves to be done after its transaction.
+/// What is left to do after the transaction of a claim.
 #[derive(Debug)]
 pub struct Chores {
     claim: Claim,
-    doomed: Vec<Doomed>,
+    dead: Vec<DeadOnClaim>,
     has_unplaced: bool,
-    /// Whether the claim itself has not been made.
+    /// Whether the claim was skipped.
     must_claim: bool,
 }
 
 impl Claim {
-    fn new(shared: &Shared, queue: &QueueName, max: usize, options: &ReceiveOptions, reach: Reach) -> Self {
-        let turn = shared.count_claim(queue);
+    fn new(shared: &Shared, queue: &QueueName, max: usize, options: &ReceiveOptions, bounds: LowerBounds) -> Self {
+        let earlier_claims = shared.count_claim(queue);
         Self {
             queue: queue.clone(),
             name: queue.as_str().to_owned(),
-            limit: max.min(MOST_LEASES) as i64,
+            limit: max.min(MAX_LEASES) as i64,
             visibility: micros(options.visibility),
             lease: rand::random(),
-            is_mortal: !queue.holds_dead_letters(),
+            is_live: !queue.holds_dead_letters(),
             max_receive_count: options.max_receive_count.into(),
-            oldest_first: turn % OLDEST_FIRST_EVERY == OLDEST_FIRST_EVERY - 1,
+            oldest_first: earlier_claims % OLDEST_FIRST_EVERY == OLDEST_FIRST_EVERY - 1,
             will_wait: !options.wait.is_zero(),
-            reach,
+            bounds,
         }
     }
 
@@ -100,76 +109,83 @@ impl Claim {
             &self.limit,
             &self.visibility,
             &self.lease,
-            &self.is_mortal,
+            &self.is_live,
             &self.max_receive_count,
-            &self.reach.floors,
+            &self.bounds.floors,
         ];
         Step::new(text, parameters)
     }
 
-    /// Reads what the statement answered.
-    fn read(&self, rows: &[Row]) -> Brought {
-        let mut brought = Brought::default();
-        // The server answers in whatever order it likes.
+    /// Reads the rows that the statement returned.
+    fn read(&self, rows: &[Row]) -> ClaimResult {
+        let mut result = ClaimResult::default();
+        let (label, columns) = (LabelColumns::of(rows), ClaimColumns::of(rows));
+        // `returning` guarantees no order.
         let mut ordered: Vec<&Row> = rows.iter().collect();
         ordered.sort_by_key(|row| {
-            let urgency = if self.oldest_first { 0 } else { -row.get::<_, i16>(5) };
-            (urgency, rows::time(row, 14), row.get::<_, i64>(0))
+            let urgency = if self.oldest_first { 0 } else { -row.get::<_, i16>(columns.priority) };
+            (urgency, rows::time(row, columns.due), row.get::<_, i64>(columns.id))
         });
         for row in ordered {
-            self.take(row, &mut brought);
+            self.read_row(row, label, columns, &mut result);
         }
-        brought
+        result
     }
 
-    fn take(&self, row: &Row, brought: &mut Brought) {
-        let id: i64 = row.get(0);
-        let label = Label::read(row, [1, 2, 3, 4, 5]);
-        let doomed = |reason, error| Doomed { row: id, id: row.get(1), ordering_key: row.get(4), reason, error };
-        match (row.get::<_, Option<&str>>(15), label) {
-            (Some(reason), _) => brought.doomed.push(doomed(reason.into(), None)),
-            (None, Err(text)) if self.is_mortal => {
-                brought.doomed.push(doomed(DeadLetterReason::UNDECODABLE, Some(text)));
+    fn read_row(&self, row: &Row, label_columns: LabelColumns, columns: ClaimColumns, result: &mut ClaimResult) {
+        let id: i64 = row.get(columns.id);
+        let label = Label::read(row, label_columns);
+        let dead = |reason, error| DeadOnClaim {
+            row: id,
+            id: row.get(columns.message_id),
+            ordering_key: row.get(columns.ordering_key),
+            reason,
+            error,
+        };
+        match (row.get::<_, Option<&str>>(columns.death), label) {
+            (Some(reason), _) => result.dead.push(dead(reason.into(), None)),
+            (None, Err(text)) if self.is_live => {
+                result.dead.push(dead(DeadLetterReason::UNDECODABLE, Some(text)));
             }
             (None, label) => {
-                let label = label.unwrap_or_else(|_| Label::read_leniently(row, [1, 2, 3, 4, 5]));
-                brought.messages.push(self.deliver(row, id, label));
+                let label = label.unwrap_or_else(|_| Label::read_leniently(row, label_columns));
+                result.messages.push(self.deliver(row, id, label, columns));
             }
         }
     }
 
-    fn deliver(&self, row: &Row, id: i64, label: Label) -> Claimed {
-        let created_at = rows::time(row, 8);
+    fn deliver(&self, row: &Row, id: i64, label: Label, columns: ClaimColumns) -> Claimed {
+        let created_at = rows::time(row, columns.created_at);
         let envelope = Envelope {
             id: label.id,
             queue: self.queue.clone(),
             content_type: label.content_type,
             headers: label.headers,
             ordering_key: label.ordering_key,
-            dedup_key: rows::key(row, 11, "dedup key"),
+            dedup_key: rows::key(row, columns.dedup_key, "dedup key"),
             priority: label.priority,
-            expires_at: rows::optional_time(row, 10),
-            receive_count: rows::count(row, 6),
-            attempts_count: rows::count(row, 7),
+            expires_at: rows::optional_time(row, columns.expires_at),
+            receive_count: rows::count(row, columns.deliveries_count),
+            attempts_count: rows::count(row, columns.attempts_count),
             enqueued_at: created_at,
-            first_attempt_at: rows::optional_time(row, 9).unwrap_or(created_at),
-            lease_expires_at: rows::time(row, 13),
+            first_attempt_at: rows::optional_time(row, columns.first_attempt_at).unwrap_or(created_at),
+            lease_expires_at: rows::time(row, columns.next_attempt_at),
         };
-        let stripe = self.stripe(row.get(4));
+        let stripe = self.stripe(row.get(columns.ordering_key));
         let token = token(self.lease, stripe, id);
         let native = NativeRef::Row(id.cast_unsigned());
         let receipt = ReceiptHandle::new(PROVIDER, self.queue.clone(), envelope.id, token, native);
-        Claimed { body: rows::body(row, 12), envelope, receipt }
+        Claimed { body: rows::body(row, columns.payload), envelope, receipt }
     }
 
-    /// The stripe of a key, where keys are ordered.
+    /// Returns the stripe of a key; `None` in a dead-letter queue, which has no order.
     fn stripe(&self, key: Option<&str>) -> Option<i32> {
-        key.filter(|_| self.is_mortal).map(|key| stripe(&self.queue, key))
+        key.filter(|_| self.is_live).map(|key| stripe(&self.queue, key))
     }
 }
 
 impl Shared {
-    /// Settles and claims from one queue in one transaction.
+    /// Settles, and claims from one queue, in one transaction.
     pub(crate) async fn settle_and_claim(
         &self,
         settlements: &[Settlement],
@@ -180,18 +196,18 @@ impl Shared {
     ) -> Result<Taken<Chores>, Undone> {
         let began = Instant::now();
         let settling = Settling::new(self, settlements, &Busy::default());
-        let claim = Claim::new(self, queue, wanted, options, self.floors.reach(queue));
+        let claim = Claim::new(self, queue, wanted, options, self.floors.lower_bounds(queue));
         let taken = self.try_settle_and_claim(settling, &claim, began, deadline).await;
-        let taken = taken.inspect_err(|_| self.floors.failed(queue, &claim.reach));
-        let (settled, Brought { messages, doomed, has_unplaced }, must_claim) = match taken {
-            Ok((settled, brought)) => (settled, brought, false),
-            // Somebody has one of the rows, and the others must not wait for it.
+        let taken = taken.inspect_err(|_| self.floors.failed(queue, &claim.bounds));
+        let (settled, ClaimResult { messages, dead, has_unplaced }, must_claim) = match taken {
+            Ok((settled, result)) => (settled, result, false),
+            // Another transaction has locked one of the rows; the others must not wait for it.
             Err(Undone::InTheWay(_)) if !settlements.is_empty() => {
-                (self.settle_free(settlements).await?, Brought::default(), true)
+                (self.settle_free(settlements).await?, ClaimResult::default(), true)
             }
             Err(error) => return Err(error),
         };
-        Ok(Taken { settled, messages, chores: Chores { claim, doomed, has_unplaced, must_claim } })
+        Ok(Taken { settled, messages, chores: Chores { claim, dead, has_unplaced, must_claim } })
     }
 
     async fn try_settle_and_claim(
@@ -200,7 +216,7 @@ impl Shared {
         claim: &Claim,
         began: Instant,
         deadline: Deadline,
-    ) -> Result<(RowResults<()>, Brought), Undone> {
+    ) -> Result<(RowResults<()>, ClaimResult), Undone> {
         let class = self.database.sql.schema.lock_class();
         let mut session = self.database.session("receive", deadline).await?;
         let mut steps = Vec::new();
@@ -213,100 +229,103 @@ impl Shared {
         let mut answers = session.run(&steps).await?;
         drop((steps, session));
         let rows = answers.pop().unwrap_or_default();
-        let mut brought = claim.read(&rows);
-        // An empty answer does not say it. Whoever waits looks for it; whoever does not must be told.
-        brought.has_unplaced = rows.first().map_or(!claim.will_wait, |row| row.get(16));
-        let taken =
-            rows.iter().filter_map(|row| Some((usize::try_from(row.get::<_, i16>(5)).ok()?, rows::time(row, 14))));
-        let is_full = brought.messages.len() + brought.doomed.len() >= usize::try_from(claim.limit).unwrap_or(0);
+        let mut result = claim.read(&rows);
+        // An empty claim returns no flag. A caller that waits reads it in `next_due`; for one that does not, assume it
+        // is set.
+        result.has_unplaced = rows.first().map_or(!claim.will_wait, |row| row.get("has_unplaced"));
+        let [priority, due] = positions(&rows, ["priority", "due"]);
+        let taken = rows
+            .iter()
+            .filter_map(|row| Some((usize::try_from(row.get::<_, i16>(priority)).ok()?, rows::time(row, due))));
+        let is_full = result.messages.len() + result.dead.len() >= usize::try_from(claim.limit).unwrap_or(0);
         if let Some(row) = rows.first() {
-            // The lease was counted from it.
+            // The end of a lease is the server's clock plus the visibility.
             let visibility = Duration::from_micros(claim.visibility.unsigned_abs());
-            self.floors.see_clock(&claim.queue, rows::time(row, 13).saturating_sub(visibility));
+            let now = rows::time(row, "next_attempt_at").saturating_sub(visibility);
+            self.floors.note_clock(&claim.queue, now);
         }
-        self.floors.claimed(&claim.queue, &claim.reach, taken, is_full);
+        self.floors.claimed(&claim.queue, &claim.bounds, taken, is_full);
         let (settled, touched) = settling.finish(answers.iter().skip(locks));
         self.touch(&touched, began);
-        Ok((settled, brought))
+        Ok((settled, result))
     }
 
-    /// Buries what must die and puts keys in order. Answers whether there may be more to claim now.
+    /// Dead-letters what the claim found dead and promotes keys. Returns whether there may be more to claim now.
     pub(crate) async fn do_chores(&self, queue: &QueueName, chores: Chores) -> Result<bool, Undone> {
-        self.bury(&chores.claim, &chores.doomed).await?;
-        let is_placed = chores.has_unplaced && self.place(queue).await?;
-        Ok(chores.must_claim || !chores.doomed.is_empty() || is_placed)
+        self.dead_letter_claimed(&chores.claim, &chores.dead).await?;
+        let has_promoted = chores.has_unplaced && self.promote_unplaced(queue).await?;
+        Ok(chores.must_claim || !chores.dead.is_empty() || has_promoted)
     }
 
-    /// When something in a queue can be received. Puts keys in order that others have left unplaced.
+    /// Returns when a message of a queue becomes due. Promotes keys that other transactions left without a head.
     pub(crate) async fn next_due(&self, queue: &QueueName) -> Result<Due, Undone> {
-        let reach = self.floors.reach(queue);
-        let due = self.look_for_due(queue, &reach).await;
+        let bounds = self.floors.lower_bounds(queue);
+        let due = self.look_for_due(queue, &bounds).await;
         match &due {
-            Ok(due) => self.floors.looked(queue, &reach, *due == Due::Now),
-            Err(_) => self.floors.failed(queue, &reach),
+            Ok(due) => self.floors.note_look(queue, &bounds, *due == Due::Now),
+            Err(_) => self.floors.failed(queue, &bounds),
         }
         due
     }
 
-    async fn look_for_due(&self, queue: &QueueName, reach: &Reach) -> Result<Due, Undone> {
+    async fn look_for_due(&self, queue: &QueueName, bounds: &LowerBounds) -> Result<Due, Undone> {
         let (name, horizon) = (queue.as_str(), micros(self.options.poll_interval));
         let statement = &self.database.sql.next_due;
-        let parameters: Vec<&(dyn postgres_types::ToSql + Sync)> = vec![&name, &reach.floors, &horizon];
+        let parameters: Vec<&(dyn postgres_types::ToSql + Sync)> = vec![&name, &bounds.floors, &horizon];
         let found = self.ask("receive", Deadline::default(), statement, parameters).await?;
         let Some(row) = found.first() else { return Ok(Due::In(Duration::MAX)) };
-        self.floors.see_clock(queue, rows::time(row, 2));
-        let has_unplaced = row.get::<_, bool>(1) && !queue.holds_dead_letters();
-        if has_unplaced && self.place(queue).await? {
+        self.floors.note_clock(queue, rows::time(row, "now"));
+        let has_unplaced = row.get::<_, bool>("has_unplaced") && !queue.holds_dead_letters();
+        if has_unplaced && self.promote_unplaced(queue).await? {
             return Ok(Due::Now);
         }
-        let again = if has_unplaced { BUSY_FOR } else { Duration::MAX };
-        Ok(match row.get::<_, Option<i64>>(0) {
+        let again = if has_unplaced { BUSY_RETRY_DELAY } else { Duration::MAX };
+        Ok(match row.get::<_, Option<i64>>("due_in") {
             Some(micros) if micros <= 0 => Due::Now,
             Some(micros) => Due::In(again.min(Duration::from_micros(micros.unsigned_abs()))),
             None => Due::In(again),
         })
     }
 
-    /// Buries what a claim leased only for that. Until it is done the leases keep everybody else away; if it fails, they
-    /// run out and the next claim finds the same.
-    async fn bury(&self, claim: &Claim, doomed: &[Doomed]) -> Result<(), Undone> {
-        if doomed.is_empty() {
+    /// Dead-letters what a claim leased for that. The leases keep other claims away meanwhile; if it fails, they expire
+    /// and the next claim finds the same messages.
+    async fn dead_letter_claimed(&self, claim: &Claim, dead: &[DeadOnClaim]) -> Result<(), Undone> {
+        if dead.is_empty() {
             return Ok(());
         }
         let began = Instant::now();
-        persist(|| self.try_bury(claim, doomed)).await?;
+        persist(|| self.try_dead_letter_claimed(claim, dead)).await?;
         self.touch([&claim.queue, &claim.queue.dead_letters()], began);
         Ok(())
     }
 
-    async fn try_bury(&self, claim: &Claim, doomed: &[Doomed]) -> Result<(), Undone> {
-        let mut doomed: Vec<&Doomed> = doomed.iter().collect();
-        doomed.sort_by_key(|doomed| doomed.row);
+    async fn try_dead_letter_claimed(&self, claim: &Claim, dead: &[DeadOnClaim]) -> Result<(), Undone> {
+        let mut dead: Vec<&DeadOnClaim> = dead.iter().collect();
+        dead.sort_by_key(|dead| dead.row);
         let leases = Leases {
-            rows: doomed.iter().map(|doomed| doomed.row).collect(),
-            tokens: vec![claim.lease; doomed.len()],
-            ids: doomed.iter().map(|doomed| doomed.id).collect(),
-            queues: vec![claim.name.clone(); doomed.len()],
+            rows: dead.iter().map(|dead| dead.row).collect(),
+            tokens: vec![claim.lease; dead.len()],
+            ids: dead.iter().map(|dead| dead.id).collect(),
+            queues: vec![claim.name.clone(); dead.len()],
         };
-        let reasons: Vec<&str> = doomed.iter().map(|doomed| doomed.reason.as_str()).collect();
-        let errors: Vec<Option<&str>> = doomed.iter().map(|doomed| doomed.error.as_deref()).collect();
-        let is_read = vec![false; doomed.len()];
-        let stripes: Vec<Option<i32>> =
-            doomed.iter().map(|doomed| claim.stripe(doomed.ordering_key.as_deref())).collect();
+        let reasons: Vec<&str> = dead.iter().map(|dead| dead.reason.as_str()).collect();
+        let errors: Vec<Option<&str>> = dead.iter().map(|dead| dead.error.as_deref()).collect();
+        let is_read = vec![false; dead.len()];
+        let stripes: Vec<Option<i32>> = dead.iter().map(|dead| claim.stripe(dead.ordering_key.as_deref())).collect();
         let mut session = self.database.session("receive", Deadline::default()).await?;
         session.begin().await?;
         let got = self.lock_free_stripes(&session, &in_order(stripes.iter().flatten().copied().collect())).await?;
-        let is_placed: Vec<bool> =
+        let holds_stripe: Vec<bool> =
             stripes.iter().map(|stripe| stripe.is_some_and(|stripe| got.contains(&stripe))).collect();
-        let bury = lease_step(&session.sql().dead_letter, &leases);
-        let bury = bury.and([&is_placed, &reasons, &errors, &is_read, &self.worker]);
-        session.query(bury.sql, &bury.parameters).await?;
+        let step = lease_step(&session.sql().dead_letter, &leases);
+        let step = step.and([&holds_stripe, &reasons, &errors, &is_read, &self.worker]);
+        session.query(step.sql, &step.parameters).await?;
         session.commit().await
     }
 
-    /// Buries the first of these rows that is there and that no worker has. It is leased for that first, as what a claim
-    /// buries is: if the burial fails, the lease runs out and the message waits again.
-    pub(crate) async fn lease_and_bury(
+    /// Dead-letters the first of these rows that exists and is not leased. It is leased first, as in a claim: if the
+    /// move fails, the lease expires and the message becomes due again.
+    pub(crate) async fn lease_and_dead_letter(
         &self,
         queue: &QueueName,
         id: MessageId,
@@ -314,24 +333,24 @@ impl Shared {
         reason: DeadLetterReason,
         error: Option<String>,
     ) -> Result<(), Undone> {
-        const BURY: &str = "dead-letter";
-        let claim = Claim::new(self, queue, 1, &ReceiveOptions::default(), Reach::none());
-        let statement = &self.database.sql.lease_doomed;
+        const DEAD_LETTER: &str = "dead-letter";
+        let claim = Claim::new(self, queue, 1, &ReceiveOptions::default(), LowerBounds::none());
+        let statement = &self.database.sql.lease_dead;
         let parameters: [&(dyn postgres_types::ToSql + Sync); 5] =
             [&rows, &claim.name, id.as_uuid(), &claim.lease, &claim.visibility];
-        let found = persist(|| self.ask(BURY, Deadline::default(), statement, parameters.to_vec())).await?;
+        let found = persist(|| self.ask(DEAD_LETTER, Deadline::default(), statement, parameters.to_vec())).await?;
         let (row, ordering_key) = match found.first() {
             None => return Err(MessagingError::MessageNotFound { queue: queue.clone(), id }.into()),
-            Some(row) if row.get(0) => {
+            Some(row) if row.get("is_leased") => {
                 return Err(MessagingError::MessageLeased { queue: queue.clone(), id }.into());
             }
-            Some(row) => (row.get(1), row.get(2)),
+            Some(row) => (row.get("id"), row.get("ordering_key")),
         };
-        let doomed = Doomed { row, id: *id.as_uuid(), ordering_key, reason, error };
-        self.bury(&claim, &[doomed]).await
+        let dead = DeadOnClaim { row, id: *id.as_uuid(), ordering_key, reason, error };
+        self.dead_letter_claimed(&claim, &[dead]).await
     }
 
-    /// Leases one message by its id, if it may be received now.
+    /// Leases one message by its id if it can be claimed now.
     pub(crate) async fn claim_by_id(
         &self,
         queue: &QueueName,
@@ -339,41 +358,41 @@ impl Shared {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<Option<Claimed>, Undone> {
-        let claim = Claim { oldest_first: false, ..Claim::new(self, queue, 1, options, Reach::none()) };
-        self.place(queue).await?;
+        let claim = Claim { oldest_first: false, ..Claim::new(self, queue, 1, options, LowerBounds::none()) };
+        self.promote_unplaced(queue).await?;
         let mut session = self.database.session("receive", deadline).await?;
         let find = Step::new(&session.sql().find_by_id, [&claim.name as _, id.as_uuid() as _]);
         let found = session.run(&[find]).await?;
-        let mut rows: Vec<i64> = found.iter().flatten().map(|row| row.get(0)).collect();
+        let mut rows: Vec<i64> = found.iter().flatten().map(|row| row.get("id")).collect();
         rows.sort_unstable();
         if rows.is_empty() {
             return Ok(None);
         }
         let parameters: [&(dyn postgres_types::ToSql + Sync); 6] =
-            [&claim.name, &rows, &claim.visibility, &claim.lease, &claim.is_mortal, &claim.max_receive_count];
+            [&claim.name, &rows, &claim.visibility, &claim.lease, &claim.is_live, &claim.max_receive_count];
         let step = Step::new(&session.sql().claim_by_id, parameters);
         let rows = session.ask(step).await?;
         drop(session);
-        let mut brought = claim.read(&rows);
-        self.bury(&claim, &brought.doomed).await?;
-        Ok(brought.messages.pop())
+        let mut result = claim.read(&rows);
+        self.dead_letter_claimed(&claim, &result.dead).await?;
+        Ok(result.messages.pop())
     }
 
-    /// Puts keys in order that transactions of others have changed, and lists the queues that they made. Answers whether
-    /// there were any that nobody else was busy with.
-    async fn place(&self, queue: &QueueName) -> Result<bool, Undone> {
+    /// Promotes the keys that transactions of callers have changed, and lists the queues that they created. Returns
+    /// whether it promoted any; keys whose stripes others hold are left.
+    async fn promote_unplaced(&self, queue: &QueueName) -> Result<bool, Undone> {
         if queue.holds_dead_letters() {
             return Ok(false);
         }
-        let is_placed = persist(|| self.try_place(queue)).await?;
-        if is_placed {
-            // What else they did without a key may have been due long before it could be seen.
-            self.floors.sweep(queue);
+        let has_promoted = persist(|| self.try_promote_unplaced(queue)).await?;
+        if has_promoted {
+            // Their messages without keys may have been due long before the commit made them visible.
+            self.floors.request_full_scan(queue);
         }
-        Ok(is_placed)
+        Ok(has_promoted)
     }
 
-    async fn try_place(&self, queue: &QueueName) -> Result<bool, Undone> {
+    async fn try_promote_unplaced(&self, queue: &QueueName) -> Result<bool, Undone> {
         let name = queue.as_str();
         let mut session = self.database.session("receive", Deadline::default()).await?;
         let look = Step::new(&session.sql().unplaced, [&name as _]);
@@ -381,12 +400,13 @@ impl Shared {
         if found.is_empty() {
             return Ok(false);
         }
-        let mut unplaced: Vec<(i64, Option<&str>)> = found.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let [id, key] = positions(&found, ["id", "ordering_key"]);
+        let mut unplaced: Vec<(i64, Option<&str>)> = found.iter().map(|row| (row.get(id), row.get(key))).collect();
         let stripes = in_order(unplaced.iter().filter_map(|(_, key)| Some(stripe(queue, (*key)?))).collect());
         session.begin().await?;
         let mut got = self.lock_free_stripes(&session, &stripes).await?;
         if got.is_empty() && !stripes.is_empty() {
-            // Those who come all the time must not keep it away for ever. While it waits it has nothing that others need.
+            // Wait for one of them, or busy senders could starve the key. This transaction holds no other lock yet.
             let one = stripes[rand::random_range(0..stripes.len())];
             match self.await_stripes(&session, &[one]).await {
                 Err(Undone::InTheWay(_)) => {

@@ -1,4 +1,4 @@
-//! Where dead messages lie, and how they come back.
+//! Dead letters: redrive, purge, edit.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -18,7 +18,12 @@ use crate::Session;
 use crate::rows::{content_type_column, headers_column, message_id};
 use crate::store::{Shared, in_the_way};
 
-/// A dead letter, as a redrive or a purge sees it.
+postrider_pg::columns! {
+    /// The columns of `select_dead.sql` and `select_dead_by_id.sql`.
+    DeadColumns { death, id, message_id, dedup_key, ordering_key, is_leased }
+}
+
+/// A dead letter, as far as a redrive or a purge needs it.
 #[derive(Debug)]
 struct Dead {
     death: i64,
@@ -30,24 +35,26 @@ struct Dead {
 }
 
 impl Dead {
-    fn read(row: &Row) -> Self {
-        Self {
-            death: row.get(0),
-            row: row.get(1),
-            id: message_id(row, 2),
-            dedup_key: row.get(3),
-            ordering_key: row.get(4),
-            is_leased: row.get(5),
-        }
+    fn read_all(rows: &[Row]) -> Vec<Self> {
+        let columns = DeadColumns::of(rows);
+        let read = |row: &Row| Self {
+            death: row.get(columns.death),
+            row: row.get(columns.id),
+            id: message_id(row, columns.message_id),
+            dedup_key: row.get(columns.dedup_key),
+            ordering_key: row.get(columns.ordering_key),
+            is_leased: row.get(columns.is_leased),
+        };
+        rows.iter().map(read).collect()
     }
 }
 
 /// What a redrive will do with each dead letter.
 #[derive(Debug, Default)]
-struct Fates {
-    revived: Vec<Dead>,
+struct RedrivePlan {
+    redriven: Vec<Dead>,
     skipped: Vec<(MessageId, RedriveSkip)>,
-    /// Living messages that only seem to: they have expired, and hold a dedup key.
+    /// Expired messages that still hold a dedup key.
     expired: Vec<crate::send::Expired>,
 }
 
@@ -60,53 +67,53 @@ impl Shared {
             DeadLetterSelection::Ids(ids) => {
                 let ids: Vec<Uuid> = ids.iter().map(|id| *id.as_uuid()).collect();
                 let rows = session.query(&sql.select_dead_by_id, &[&name, &ids]).await?;
-                return Ok(rows.iter().map(Dead::read).collect());
+                return Ok(Dead::read_all(&rows));
             }
             DeadLetterSelection::All => None,
             DeadLetterSelection::Reason(reason) => Some(reason.as_str()),
         };
         let rows = session.query(&sql.select_dead, &[&name, &part.after, &reason, &limit]).await?;
-        Ok(rows.iter().map(Dead::read).collect())
+        Ok(Dead::read_all(&rows))
     }
 
-    async fn fates(&self, session: &Session<'_>, chosen: Vec<Dead>, target: &QueueName) -> Result<Fates, Undone> {
+    async fn plan(&self, session: &Session<'_>, chosen: Vec<Dead>, target: &QueueName) -> Result<RedrivePlan, Undone> {
         let keys: Vec<&str> = chosen.iter().filter_map(|dead| dead.dedup_key.as_deref()).collect();
         let mut taken: HashSet<String> = HashSet::new();
-        let mut fates = Fates::default();
+        let mut plan = RedrivePlan::default();
         if !keys.is_empty() {
             let queues = vec![target.as_str(); keys.len()];
             for row in session.query(&session.sql().dedup_holders, &[&queues, &keys]).await? {
-                if row.get::<_, Option<bool>>(5).unwrap_or(false) {
-                    fates.expired.push((row.get(3), row.get(0), row.get(4)));
+                if row.get::<_, Option<bool>>("has_expired").unwrap_or(false) {
+                    plan.expired.push((row.get("id"), row.get("queue"), row.get("ordering_key")));
                 } else {
-                    taken.insert(row.get(1));
+                    taken.insert(row.get("dedup_key"));
                 }
             }
         }
         for dead in chosen {
             if dead.is_leased {
-                fates.skipped.push((dead.id, RedriveSkip::Leased));
+                plan.skipped.push((dead.id, RedriveSkip::Leased));
             } else if dead.dedup_key.as_ref().is_some_and(|key| !taken.insert(key.clone())) {
-                fates.skipped.push((dead.id, RedriveSkip::DedupKeyTaken));
+                plan.skipped.push((dead.id, RedriveSkip::DedupKeyTaken));
             } else {
-                fates.revived.push(dead);
+                plan.redriven.push(dead);
             }
         }
-        Ok(fates)
+        Ok(plan)
     }
 
-    /// What a redrive would do.
+    /// Returns what a redrive would do.
     pub(crate) async fn rehearse(&self, part: &DeadPart, target: &QueueName) -> Result<RedriveReport, Undone> {
         let mut session = self.database.session("redrive", Deadline::default()).await?;
         session.begin().await?;
         let chosen = self.select(&session, part).await?;
-        let fates = self.fates(&session, chosen, target).await?;
+        let plan = self.plan(&session, chosen, target).await?;
         session.rollback().await?;
-        let redriven = fates.revived.iter().map(|dead| dead.id).collect();
-        Ok(RedriveReport { redriven, skipped: fates.skipped })
+        let redriven = plan.redriven.iter().map(|dead| dead.id).collect();
+        Ok(RedriveReport { redriven, skipped: plan.skipped })
     }
 
-    /// Redrives a part of a selection. Answers what was done, and where the next part begins if there is one.
+    /// Redrives a part of a selection. Returns what was done and where the next part begins, if there is one.
     pub(crate) async fn redrive(
         &self,
         part: &DeadPart,
@@ -122,31 +129,31 @@ impl Shared {
         let mut chosen = self.select(&session, part).await?;
         let next = part.next(chosen.len(), chosen.last().map(|last| last.death));
         chosen.retain(|dead| !part.revived.contains(&dead.id));
-        let fates = self.fates(&session, chosen, target).await?;
-        if !fates.expired.is_empty() {
+        let plan = self.plan(&session, chosen, target).await?;
+        if !plan.expired.is_empty() {
             session.rollback().await?;
             drop(session);
-            self.bury_expired(&fates.expired).await?;
-            // Begun again by the caller, but not for ever: somebody may have them locked.
+            self.dead_letter_expired(&plan.expired).await?;
+            // The caller tries again, a bounded number of times: another transaction may have locked them.
             return Err(in_the_way(
                 "redrive",
                 "messages that have expired hold dedup keys and are in other transactions",
             ));
         }
-        let mut report = RedriveReport { redriven: Vec::new(), skipped: fates.skipped };
-        if !fates.revived.is_empty() {
+        let mut report = RedriveReport { redriven: Vec::new(), skipped: plan.skipped };
+        if !plan.redriven.is_empty() {
             let name = target.as_str();
-            let keys: Vec<&str> = fates.revived.iter().filter_map(|dead| dead.ordering_key.as_deref()).collect();
+            let keys: Vec<&str> = plan.redriven.iter().filter_map(|dead| dead.ordering_key.as_deref()).collect();
             self.await_stripes(&session, &in_order(keys.iter().map(|key| stripe(target, key)).collect())).await?;
             session.query(&session.sql().ensure_queue, &[&name]).await?;
-            let rows: Vec<i64> = fates.revived.iter().map(|dead| dead.row).collect();
+            let rows: Vec<i64> = plan.redriven.iter().map(|dead| dead.row).collect();
             let done = session.query(&session.sql().redrive, &[&rows, &name]).await?;
-            let done: HashSet<i64> = done.iter().map(|row| row.get(0)).collect();
+            let done: HashSet<i64> = done.iter().map(|row| row.get("id")).collect();
             self.promote(&session, keys.into_iter().map(|key| (name, key))).await?;
-            for dead in &fates.revived {
+            for dead in &plan.redriven {
                 match (done.contains(&dead.row), &dead.dedup_key) {
                     (true, _) => report.redriven.push(dead.id),
-                    // Somebody was faster: with a lease, or with a message of the same dedup key.
+                    // A concurrent claim leased it, or a concurrent send took the dedup key.
                     (false, None) => report.skipped.push((dead.id, RedriveSkip::Leased)),
                     (false, Some(_)) => report.skipped.push((dead.id, RedriveSkip::DedupKeyTaken)),
                 }
@@ -157,7 +164,8 @@ impl Shared {
         Ok((report, next))
     }
 
-    /// Purges a part of a selection. Answers how many were, and where the next part begins if there is one.
+    /// Purges a part of a selection. Returns the number of purged messages and where the next part begins, if there is
+    /// one.
     pub(crate) async fn purge_dead(&self, part: &DeadPart) -> Result<(u64, Option<i64>), Undone> {
         persist(|| self.try_purge_dead(part)).await
     }
@@ -187,8 +195,8 @@ impl Shared {
         let found = session.query(&session.sql().dead_for_edit, &[&origin.as_str(), id.as_uuid()]).await?;
         let allowed = match found.first() {
             None => Err(MessagingError::MessageNotFound { queue: queue.dead_letters(), id }),
-            Some(row) if row.get(1) => Err(MessagingError::MessageLeased { queue: queue.dead_letters(), id }),
-            Some(row) => check_edit(id, edit, row, &self.capabilities.limits).map(|()| row.get::<_, i64>(0)),
+            Some(row) if row.get("is_leased") => Err(MessagingError::MessageLeased { queue: queue.dead_letters(), id }),
+            Some(row) => check_edit(id, edit, row, &self.capabilities.limits).map(|()| row.get::<_, i64>("id")),
         };
         let row = match allowed {
             Ok(row) => row,
@@ -209,17 +217,17 @@ impl Shared {
     }
 }
 
-/// Whether the message would still be one that can be sent.
+/// Refuses an edit after which the message could not be sent.
 fn check_edit(
     id: MessageId,
     edit: &DeadLetterEdit,
     row: &Row,
     limits: &postrider_core::Limits,
 ) -> Result<(), MessagingError> {
-    let mut message = Message::new(Bytes::copy_from_slice(row.get(2))).id(id);
-    // What is unreadable is not what is changed.
-    message.headers = serde_json::from_str(row.get::<_, &str>(3)).unwrap_or_default();
-    let content_type = row.get::<_, Option<&str>>(4).map(ContentType::parse);
+    let mut message = Message::new(Bytes::copy_from_slice(row.get("payload"))).id(id);
+    // Stored headers and types that cannot be parsed are not part of the edit.
+    message.headers = serde_json::from_str(row.get::<_, &str>("headers")).unwrap_or_default();
+    let content_type = row.get::<_, Option<&str>>("content_type").map(ContentType::parse);
     message.content_type = content_type.and_then(Result::ok).unwrap_or(ContentType::OCTET_STREAM);
     edit.apply_to(message, limits).map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a database that holds queues.
+//! `doctor`: checks of a database that holds queues.
 
 use postrider_core::{BoxFuture, Deadline, Finding, MessagingError};
 use postrider_pg::doctor::examine;
@@ -6,7 +6,7 @@ use postrider_pg::doctor::examine;
 use crate::options::PostgresOptions;
 use crate::{PostgresStore, migrations};
 
-/// Every table that a program reads and writes.
+/// The tables that the provider reads and writes.
 const TABLES: &[&str] = &[
     "message",
     "message_archive",
@@ -25,12 +25,12 @@ const TABLES: &[&str] = &[
     "state_record",
 ];
 
-/// Those whose rows come and go.
+/// The tables whose rows come and go.
 const BUSY: &[&str] = &["message", "message_archive", "dead_letter", "task", "task_unplaced", "outbox"];
 
 impl PostgresStore {
-    /// Looks at a database and the server that it is on, and says what is wrong and what to do about it. Changes nothing.
-    /// Fails only where there is nothing to look at: for a URL or options that nobody could use.
+    /// Examines a database and its server. Returns findings, each with its fix; changes nothing. Fails only for a URL
+    /// or options that are invalid.
     pub fn examine(
         url: &str,
         options: PostgresOptions,

@@ -1,4 +1,4 @@
-//! Records of work that was done, beside the queues in the same schema.
+//! Idempotency records, beside the queues in the same schema.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use postrider_provider::{RecordChange, Undone};
 use crate::rows::micros;
 use crate::store::Shared;
 
-/// So many records are forgotten in one transaction.
+/// Records removed in one transaction.
 const CHUNK: i64 = 1000;
 
 impl Shared {
@@ -29,13 +29,13 @@ impl Shared {
                 return Ok(Begun::Fresh(token));
             }
             let found = self.ask("begin", deadline, &sql.idempotency_find, vec![&name]).await?;
-            let found = found.first().map(|row| (row.get::<_, bool>(0), row.get::<_, i64>(1)));
+            let found = found.first().map(|row| (row.get::<_, bool>("completed"), row.get::<_, i64>("left_micros")));
             match found {
                 Some((true, _)) => return Ok(Begun::Done),
                 Some((false, left)) if left > 0 => {
                     return Ok(Begun::Busy { remaining: Duration::from_micros(left.unsigned_abs()) });
                 }
-                // It was given up, or ran out, between the two looks.
+                // The record was abandoned, or its lease expired, between the two statements.
                 _ => {}
             }
         }

@@ -1,9 +1,10 @@
-//! Sends, acks and records of done work inside a transaction that the caller has open on the same database.
+//! Sends, acks and idempotency records inside a transaction of the caller on the same database.
 //!
-//! The caller's transaction may stay open for as long as it likes: what is sent with an ordering key, or acknowledged, is
-//! put in order by the next claim after the commit. Only whoever needs the very row that was acknowledged, or sends with
-//! the same *dedup* key, meets it: they wait a moment and are then told to try again, each without the rest of its batch.
-//! Another caller's own send with the same dedup key waits until the end, as any statement of theirs would.
+//! The caller's transaction may stay open for any time. A message sent with an ordering key, and the key of an acked
+//! message, are promoted by the next claim after the commit. Only two statements of this crate meet the transaction:
+//! one that needs the acked row, and a send with the same *dedup* key. They wait a moment and then fail with a
+//! retryable error, without the rest of their batch. Another caller's own send with the same dedup key waits until the
+//! transaction ends.
 
 use postgres_types::ToSql;
 use postrider_core::service::check_sendable;
@@ -22,10 +23,10 @@ use crate::rows::{Time, content_type_column, headers_column, micros};
 use crate::store::PostgresStore;
 
 impl PostgresStore {
-    /// Sends a message inside the caller's own transaction: it is there if and only if the caller's changes are.
+    /// Sends a message inside the caller's transaction: it exists if and only if the transaction commits.
     ///
-    /// The same rules hold as for any send. An error leaves the transaction as it was before the call, for the caller to
-    /// commit or to roll back.
+    /// The rules of every send hold. An error leaves the transaction as it was before the call; the caller commits it
+    /// or rolls it back.
     pub async fn send_in(
         &self,
         transaction: &mut Transaction<'_>,
@@ -60,11 +61,11 @@ impl PostgresStore {
             &create,
         ];
         let rows = inside("send", transaction, &database.sql.send_in, &parameters).await?;
-        let id = rows.first().map(|row| MessageId::from_uuid(row.get::<_, Uuid>(0)));
+        let id = rows.first().map(|row| MessageId::from_uuid(row.get::<_, Uuid>("message_id")));
         id.ok_or_else(|| MessagingError::QueueNotFound { queue: queue.clone() })
     }
 
-    /// Acknowledges a message inside the caller's own transaction: what its handler changed there and the ack are one.
+    /// Acks a message inside the caller's transaction, atomically with the changes of its handler.
     pub async fn ack_in(
         &self,
         transaction: &mut Transaction<'_>,
@@ -80,10 +81,10 @@ impl PostgresStore {
         if rows.is_empty() { Err(receipt.expired()) } else { Ok(()) }
     }
 
-    /// Writes down, inside the caller's own transaction, that work is done: what a handler changed there and the record
-    /// are one, and a worker that dies afterwards has its work neither lost nor done again.
+    /// Completes an idempotency record inside the caller's transaction, atomically with the changes of the handler: a
+    /// worker that dies afterwards neither loses the work nor repeats it.
     ///
-    /// When somebody else has begun the work since, it is an error: roll the transaction back, or the work is done twice.
+    /// Fails if another worker has begun the work since; roll the transaction back then, or the work is done twice.
     pub async fn complete_in(
         &self,
         transaction: &mut Transaction<'_>,
@@ -95,14 +96,14 @@ impl PostgresStore {
         if rows.is_empty() {
             return Err(MessagingError::invalid(
                 "idempotency token",
-                format!("the lease has run out and somebody else has begun '{}' since; roll back", token.key()),
+                format!("its lease has expired and another worker has begun '{}'; roll back", token.key()),
             ));
         }
         Ok(())
     }
 }
 
-/// One statement, in a savepoint of its own: a statement that fails would otherwise spoil the caller's transaction.
+/// Runs one statement in a savepoint, so that its failure does not abort the caller's transaction.
 pub(crate) async fn inside(
     operation: &'static str,
     transaction: &mut Transaction<'_>,

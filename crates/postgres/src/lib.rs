@@ -1,25 +1,38 @@
-//! Postrider on PostgreSQL: the whole law in a schema of the database that you already run.
+//! Postrider on PostgreSQL: the whole law in a schema of a PostgreSQL database.
 //!
-//! **The idea.** A message is a row, and everything that belongs together is one transaction: a claim, a settle with its
-//! archive, a dead letter with its record. Any number of processes share the tables; the server's clock and the server's
-//! locks judge between them.
+//! **Idea.** A message is a row, and what belongs together is one transaction: a claim, a settle with its archive, a
+//! dead letter with its record. Any number of processes share the tables; the server's clock and locks arbitrate.
 //!
-//! **The invariant.** One column says when a row can next be received: its due time, or the end of its lease. A lease that
-//! has run out is therefore simply due again, and whoever settles must show the token and the time. Of the messages of an
-//! ordering key all but the first are marked as blocked; whoever adds to a key or takes its head away holds the lock of
-//! the key's stripe ([`stripes`](self)), so that a key never has two heads and never none.
+//! **Invariant.** One column, `next_attempt_at`, says when a row can next be claimed: its due time, or the end of its
+//! lease. So an expired lease is simply due again, and a settle must show the token before that time. Of an ordering
+//! key's messages all but the head are blocked. A transaction that adds to a key or removes its head holds the lock of
+//! the key's stripe (see `postrider_sql::stripes`), so a key never has two heads and never none.
 //!
-//! **How it is fast.** What waits at the same moment goes out together, by arrays; a settle and the next claim are one
-//! pipelined transaction, so one round trip and one fsync. The claim has one index that matches it, and the planner is
-//! pinned, so that no statistics can lead it astray. The plan of each statement stands beside it and is tested.
+//! **Speed.** Concurrent calls go out together, as arrays; a settle and the next claim are one pipelined transaction:
+//! one round trip and one fsync. The claim has a matching index, and planner settings are fixed, so statistics cannot
+//! change a plan. Each statement states its plan, and a test checks it.
 //!
-//! **Tasks.** [`PostgresTasks`] keeps tasks and schedules in the same schema: what belongs to a task's transition, its
-//! message included, is part of the same transaction. [`PostgresStateRecords`] keeps small records there that are neither
-//! messages nor tasks.
+//! **Tasks.** [`PostgresTasks`] keeps tasks and schedules in the same schema: a task's transition and its message are
+//! one transaction. [`PostgresStateRecords`] keeps small records that are neither messages nor tasks.
 //!
-//! **What was rejected.** A bare `NOT EXISTS` for the order of keys: two senders that do not see each other's rows make
-//! two heads. Waiting for a key's lock inside a caller's own transaction, which may stay open for minutes: what is sent
-//! there is put in order by the next claim. A `NOTIFY` in every sender's transaction: commits would wait for each other.
+//! **Rejected.** A bare `NOT EXISTS` for the order of keys: two senders that do not see each other's rows make two
+//! heads. Waiting for a key's lock inside a caller's transaction, which may stay open for minutes: the next claim
+//! promotes such keys. A `NOTIFY` in every sender's transaction: commits would wait for each other.
+//!
+//! # Life of a message
+//!
+//! 1. Sent: `send.rs` (`send.sql`, `send_plain.sql`, `send_alike.sql`); inside a caller's transaction:
+//!    `in_transaction.rs`.
+//! 2. Announced to waiting receivers: `store.rs` (`touch`), by `postrider_pg`'s notifier.
+//! 3. Due: `claim.rs` (`next_due.sql`); a wait looks at it.
+//! 4. Claimed: `claim.rs` (`claim.sql`, every sixteenth time `claim_oldest.sql`), from the lower bounds of `floor.rs`.
+//! 5. Promoted, if it waits behind the head of its key: `claim.rs` and `send.rs` (`promote.sql`), or with the settle of
+//!    the head (`parts/promote_next.sql`).
+//! 6. Extended, acked, retried, released, given up: `settle.rs`.
+//! 7. Dead-lettered: by its receiver in `settle.rs`, on a claim in `claim.rs` (both `dead_letter.sql`), or while it
+//!    holds a dedup key after its expiry in `send.rs` (`dead_letter_expired.sql`).
+//! 8. Redriven, edited, purged: `dead_letters.rs`; purged from its queue: `purge.rs`.
+//! 9. Archived with its end, searched in `archived.rs`, removed after the retention in `upkeep.rs`.
 
 mod archived;
 mod claim;
@@ -63,10 +76,10 @@ impl postrider_core::IdempotencyStore for PostgresProvider {
     postrider_core::hand_on!(IdempotencyStore, shared);
 }
 
-/// The server, with the statements of this crate.
+/// The database, with the statements of this crate.
 type Database = postrider_pg::Database<sql::Sql>;
 
-/// A connection for one piece of work.
+/// A pooled connection, for one unit of work.
 type Session<'d> = postrider_pg::Session<'d, sql::Sql>;
 
 /// The provider's name in receipts and errors.

@@ -1,4 +1,4 @@
-//! What people and tools see of a queue.
+//! Read access to queues: listings, statistics, peek, attempts.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use postrider_provider::Undone;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::rows::{self, Label};
+use crate::rows::{self, DeadLetterColumns, Label, LabelColumns};
 use crate::store::Shared;
 
-/// A queue with fewer messages is gone through by its index; a longer one is met soon enough when the table is walked.
+/// Below this count a queue is read by its index; above it, by row number until the page is full.
 const SHORT: i64 = 10_000;
 
 impl Shared {
-    /// One statement, whose answer changes nothing.
+    /// Runs one statement in a transaction of its own.
     pub(crate) async fn ask(
         &self,
         operation: &'static str,
@@ -33,28 +33,29 @@ impl Shared {
 
     pub(crate) async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, Undone> {
         let rows = self.ask("list queues", deadline, &self.database.sql.list_queues, Vec::new()).await?;
-        // A name that is none was not written by us.
-        Ok(rows.iter().filter_map(|row| QueueName::new(row.get::<_, &str>(0)).ok()).collect())
+        // Skip names that are invalid: another program wrote them.
+        Ok(rows.iter().filter_map(|row| QueueName::new(row.get::<_, &str>("name")).ok()).collect())
     }
 
     pub(crate) async fn stats(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, Undone> {
         let name = queue.as_str();
         let rows = self.ask("stats", deadline, &self.database.sql.stats, vec![&name]).await?;
-        let count = |column: usize| rows.first().map_or(0, |row| row.get::<_, i64>(column)).max(0).cast_unsigned();
-        let oldest = rows.first().and_then(|row| row.get::<_, Option<i64>>(4));
+        let row = rows.first();
+        let count = |column| row.map_or(0, |row| row.get::<_, i64>(column)).max(0).cast_unsigned();
+        let oldest = row.and_then(|row| row.get::<_, Option<i64>>("oldest_micros"));
         let oldest = oldest.map(|micros| Duration::from_micros(micros.max(0).cast_unsigned()));
         Ok(QueueStats {
             queue: queue.clone(),
-            ready: Measured::Exact(count(0)),
-            in_flight: Measured::Exact(count(1)),
-            delayed: Measured::Exact(count(2)),
-            dead: Measured::Exact(count(3)),
+            ready: Measured::Exact(count("ready")),
+            in_flight: Measured::Exact(count("in_flight")),
+            delayed: Measured::Exact(count("delayed")),
+            dead: Measured::Exact(count("dead")),
             oldest_age: Measured::Exact(oldest),
-            paused: rows.first().is_some_and(|row| row.get(5)),
+            paused: row.is_some_and(|row| row.get("is_paused")),
         })
     }
 
-    /// The messages behind a row, with the numbers of theirs.
+    /// Returns messages after a row, with their row numbers.
     pub(crate) async fn peek(
         &self,
         queue: &QueueName,
@@ -68,10 +69,11 @@ impl Shared {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let statement = if is_short { &sql.peek } else { &sql.peek_long };
         let rows = self.ask("peek", deadline, statement, vec![&name, &limit, &after]).await?;
-        Ok(rows.iter().map(|row| (row.get(14), peeked(row))).collect())
+        let (label, columns) = (LabelColumns::of(&rows), PeekColumns::of(&rows));
+        Ok(rows.iter().map(|row| (row.get(columns.id), peeked(row, label, columns))).collect())
     }
 
-    /// The failed attempts that are kept of a message that lives in the queue or is among its dead letters, oldest first.
+    /// Returns the kept failed attempts of a message in the queue or its dead letters, oldest first.
     pub(crate) async fn attempts(
         &self,
         queue: &QueueName,
@@ -85,19 +87,19 @@ impl Shared {
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        // Looked for last, because there is no index for the living. What is archived has its attempts too, and is not
-        // there.
+        // Checked last, because live messages have no index by id. Archived messages have attempts too, and none are
+        // returned for them.
         let dead = self.ask(READ, deadline, &sql.is_dead, vec![&name, id]).await?;
-        let is_dead = dead.first().is_some_and(|row| row.get(0));
+        let is_dead = dead.first().is_some_and(|row| row.get("is_dead"));
         if !is_dead && self.ask(READ, deadline, &sql.find_by_id, vec![&name, id]).await?.is_empty() {
             return Ok(Vec::new());
         }
         let read = |row: &Row| MessageAttempt {
-            attempt: rows::count(row, 0),
-            started_at: rows::optional_time(row, 1),
-            failed_at: rows::time(row, 2),
-            worker: row.get(3),
-            error: row.get(4),
+            attempt: rows::count(row, "attempt"),
+            started_at: rows::optional_time(row, "started_at"),
+            failed_at: rows::time(row, "failed_at"),
+            worker: row.get("worker"),
+            error: row.get("error"),
         };
         Ok(found.iter().rev().map(read).collect())
     }
@@ -113,7 +115,7 @@ impl Shared {
         let name = origin.as_str();
         let find = &sql.find_dead_letters;
         let found = self.ask("find dead letters", deadline, find, vec![&name, &reason, &error]).await?;
-        Ok(found.iter().map(|row| rows::message_id(row, 0)).collect())
+        Ok(found.iter().map(|row| rows::message_id(row, "message_id")).collect())
     }
 
     pub(crate) async fn list_dead(
@@ -127,10 +129,12 @@ impl Shared {
         query.check()?;
         let after: i64 = match &query.after {
             None => 0,
-            Some(cursor) => cursor
-                .0
-                .parse()
-                .map_err(|_| MessagingError::invalid("cursor", format!("'{}' ends no page", cursor.0)))?,
+            Some(cursor) => cursor.0.parse().map_err(|_| {
+                MessagingError::invalid(
+                    "cursor",
+                    format!("'{}' is not a cursor; pass `next` of the previous page", cursor.0),
+                )
+            })?,
         };
         let (sql, origin) = (&self.database.sql, queue.origin());
         let name = origin.as_str();
@@ -150,7 +154,9 @@ impl Shared {
                 self.ask(LIST, deadline, &sql.list_dead_letters, values).await?
             }
         };
-        let mut letters: Vec<(i64, DeadLetter)> = rows.iter().map(|row| rows::dead_letter(row, &origin)).collect();
+        let (label, columns) = (LabelColumns::of(&rows), DeadLetterColumns::of(&rows));
+        let mut letters: Vec<(i64, DeadLetter)> =
+            rows.iter().map(|row| rows::dead_letter(row, &origin, label, columns)).collect();
         let has_more = letters.len() > query.limit;
         letters.truncate(query.limit);
         let last = letters.last().map_or(after, |(death, _)| *death);
@@ -161,26 +167,35 @@ impl Shared {
     }
 }
 
-fn peeked(row: &Row) -> PeekedMessage {
-    let (is_retryable, is_leased, is_not_due): (bool, bool, bool) = (row.get(6), row.get(7), row.get(13));
+postrider_pg::columns! {
+    /// The columns of `peek.sql` and `peek_long.sql`, but for the label's.
+    PeekColumns {
+        payload, is_retryable, is_leased, is_not_due, deliveries_count, attempts_count, created_at, next_attempt_at,
+        last_error, id,
+    }
+}
+
+fn peeked(row: &Row, label: LabelColumns, columns: PeekColumns) -> PeekedMessage {
+    let (is_retryable, is_leased, is_not_due): (bool, bool, bool) =
+        (row.get(columns.is_retryable), row.get(columns.is_leased), row.get(columns.is_not_due));
     let state = match (is_leased, is_not_due, is_retryable) {
         (true, true, _) => LiveState::Processing,
         (false, _, true) => LiveState::Retryable,
         _ => LiveState::Pending,
     };
-    let label = Label::read_leniently(row, [0, 2, 3, 4, 5]);
+    let label = Label::read_leniently(row, label);
     PeekedMessage {
         id: label.id,
-        body: rows::body(row, 1),
+        body: rows::body(row, columns.payload),
         content_type: label.content_type,
         headers: label.headers,
         ordering_key: label.ordering_key,
         priority: label.priority,
         state,
-        deliveries_count: rows::count(row, 8),
-        attempts_count: rows::count(row, 9),
-        enqueued_at: rows::time(row, 10),
-        next_attempt_at: rows::time(row, 11),
-        last_error: row.get(12),
+        deliveries_count: rows::count(row, columns.deliveries_count),
+        attempts_count: rows::count(row, columns.attempts_count),
+        enqueued_at: rows::time(row, columns.created_at),
+        next_attempt_at: rows::time(row, columns.next_attempt_at),
+        last_error: row.get(columns.last_error),
     }
 }

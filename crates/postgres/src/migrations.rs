@@ -1,4 +1,4 @@
-//! The schema, step by step.
+//! The migrations of the schema.
 
 use postrider_pg::{Known, Migrations, Schema};
 
@@ -45,7 +45,7 @@ const STEPS: &[Known] = &[
     },
 ];
 
-/// The steps of a schema.
+/// Returns the migrations of a schema.
 pub(crate) fn of(schema: &Schema) -> Migrations {
     Migrations { provider: PROVIDER, schema: schema.clone(), steps: STEPS, first_table: "message" }
 }

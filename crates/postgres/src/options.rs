@@ -1,4 +1,4 @@
-//! How a database is used.
+//! The options of a store.
 
 use std::time::Duration;
 
@@ -8,45 +8,45 @@ use postrider_pg::{ConnectionOptions, Schema};
 use crate::sql::Sql;
 use crate::{Database, PROVIDER};
 
-/// How waiting receivers hear of messages that other processes send.
+/// How waiting receivers learn of messages that other processes send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WakeUpMode {
-    /// By `LISTEN` and `NOTIFY`, on a connection of its own, and by a look every `poll_interval`.
+    /// `LISTEN` and `NOTIFY` on a separate connection, and a look every `poll_interval`.
     #[default]
     Notify,
-    /// By a look every `poll_interval` alone. Nothing is kept in a session, so that this works behind a pooler that
-    /// hands out connections for a transaction at a time, such as PgBouncer.
+    /// Only a look every `poll_interval`. Sessions keep no state, so this works behind a pooler in transaction mode,
+    /// such as PgBouncer.
     PollOnly,
 }
 
-/// How a database is used. The defaults are safe.
+/// The options of a store. The defaults are safe.
 #[derive(Debug, Clone)]
 pub struct PostgresOptions {
     /// The schema that holds the tables.
     pub schema: String,
-    /// How many connections are open at most; listening takes one more.
+    /// Maximum number of open connections; listening takes one more.
     pub pool_size: usize,
-    /// Which messages are kept after their end.
+    /// Which messages are archived.
     pub archive: ArchivePolicy,
-    /// How long they are kept.
+    /// How long archived messages are kept.
     pub archive_retention: Duration,
-    /// How waiting receivers hear of what other processes send.
+    /// How waiting receivers learn of messages that other processes send.
     pub wake_up: WakeUpMode,
-    /// How long a waiting receiver goes without a look of its own.
+    /// Interval of the looks of a waiting receiver.
     pub poll_interval: Duration,
     /// Whether opening applies missing migrations.
     pub auto_migrate: bool,
     /// Whether a send creates a queue that is missing.
     pub create_queues: bool,
-    /// Sizes and times that are accepted.
+    /// Limits of sizes and times.
     pub limits: Limits,
-    /// How long it may take to be connected, and to get a free connection of the pool.
+    /// Time limit to connect, and to get a free connection of the pool.
     pub connect_timeout: Duration,
-    /// How long a statement may take before it is given up.
+    /// Time limit of a statement.
     pub statement_timeout: Duration,
-    /// What failed attempts are signed with; unset, the host's name and the process's number.
+    /// Worker name in failed attempts; by default the host name and the process id.
     pub worker: Option<String>,
-    /// What the connections are called in the server's views; unset, `postrider`.
+    /// `application_name` of the connections; by default `postrider`.
     pub application_name: Option<String>,
 }
 
@@ -71,7 +71,7 @@ impl Default for PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// How the server is reached.
+    /// Returns the options of the connection.
     pub(crate) fn connection(&self) -> ConnectionOptions {
         ConnectionOptions {
             provider: PROVIDER,
@@ -83,13 +83,13 @@ impl PostgresOptions {
         }
     }
 
-    /// The server that a URL names, with the statements for the schema.
+    /// Returns the database of a URL, with the statements for the schema.
     pub(crate) fn database(&self, url: &str) -> Result<Database, MessagingError> {
         self.check()?;
         Database::new(url, &self.connection(), Sql::new(Schema::new(&self.schema)))
     }
 
-    /// Refuses what cannot be meant.
+    /// Refuses invalid options.
     pub(crate) fn check(&self) -> Result<(), MessagingError> {
         Schema::check(&self.schema)?;
         let zero = [
@@ -99,7 +99,7 @@ impl PostgresOptions {
             ("statement_timeout", self.statement_timeout.is_zero()),
         ];
         match zero.into_iter().find(|(_, is_zero)| *is_zero) {
-            Some((name, _)) => Err(MessagingError::invalid(name, "it is 0, and nothing could ever be done")),
+            Some((name, _)) => Err(MessagingError::invalid(name, "it is 0; use a positive value")),
             None => Ok(()),
         }
     }
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_zeros_are_refused() {
+    fn invalid_names_and_zeros_are_refused() {
         assert!(PostgresOptions::default().check().is_ok());
         for schema in ["", "a b", "a\"b", "pg_x", &"x".repeat(64)] {
             assert!(PostgresOptions { schema: schema.into(), ..Default::default() }.check().is_err(), "{schema:?}");

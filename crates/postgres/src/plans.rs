@@ -1,4 +1,4 @@
-//! Whether each statement is carried out in the way that is written beside it.
+//! Tests of the plans that the statements state.
 
 use postrider_core::Deadline;
 
@@ -16,7 +16,7 @@ fn url() -> String {
     })
 }
 
-/// Those that can be large.
+/// The tables that can be large.
 const TABLES: &[&str] = &[
     "message",
     "dead_letter",
@@ -33,7 +33,7 @@ const TABLES: &[&str] = &[
     "state_record",
 ];
 
-/// What walks a table that can be large.
+/// Whether a plan step walks a table that can be large.
 fn is_costly(step: &str) -> bool {
     TABLES
         .iter()
@@ -41,7 +41,7 @@ fn is_costly(step: &str) -> bool {
 }
 
 #[tokio::test]
-async fn every_statement_has_the_plan_that_it_says() {
+async fn every_statement_has_the_plan_that_it_states() {
     let schema = format!("test_{:016x}", rand::random::<u64>());
     let options = PostgresOptions { schema: schema.clone(), ..PostgresOptions::default() };
     let database = options.database(&url()).unwrap();
@@ -50,7 +50,7 @@ async fn every_statement_has_the_plan_that_it_says() {
     {
         let mut session = database.session("test", Deadline::default()).await.unwrap();
         session.begin().await.unwrap();
-        // The plan that serves every parameter, as it is used after the first few times.
+        // The generic plan, which the server uses after the first few executions.
         session.batch("set local plan_cache_mode = force_generic_plan").await.unwrap();
         for (name, statement) in database.sql.all() {
             let bitmaps = if statement.contains("-- With: enable_bitmapscan") { "on" } else { "off" };
@@ -65,11 +65,11 @@ async fn every_statement_has_the_plan_that_it_says() {
             let promised: Vec<&str> = statement.lines().filter_map(|line| line.strip_prefix(PLAN)).collect();
             for step in &promised {
                 if !plan.iter().any(|found| found.contains(step)) {
-                    wrong.push(format!("{name} promises {step:?} and has {plan:#?}"));
+                    wrong.push(format!("{name} states {step:?} and has {plan:#?}"));
                 }
             }
             for step in plan.iter().filter(|step| is_costly(step)) {
-                wrong.push(format!("{name} does not say that it will {step}: {plan:#?}"));
+                wrong.push(format!("{name} has an unstated step {step}: {plan:#?}"));
             }
             session.batch("deallocate judged").await.unwrap();
         }
@@ -79,12 +79,12 @@ async fn every_statement_has_the_plan_that_it_says() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// How many pages a statement looked at.
+/// Returns how many pages a statement reads.
 async fn pages(session: &Session<'_>, statement: &str, arguments: &str) -> u64 {
     session.batch(&format!("prepare judged as {statement}")).await.unwrap();
     let arguments = if arguments.is_empty() { String::new() } else { format!("({arguments})") };
     let explain = format!("explain (analyze, buffers, costs off, timing off) execute judged{arguments}");
-    // The first time, what others have left in the index is cleaned up.
+    // The first execution cleans dead index entries up.
     session.lines(&explain).await.unwrap();
     let plan = session.lines(&explain).await.unwrap();
     session.batch("deallocate judged").await.unwrap();
@@ -102,7 +102,7 @@ async fn messages_of_other_queues_and_delayed_ones_do_not_slow_an_empty_poll() {
     migrations::of(&database.sql.schema).apply(&database, "test", Deadline::default()).await.unwrap();
     let session = database.session("test", Deadline::default()).await.unwrap();
     for (delay, queues) in [("0", 30), ("1 day", 30), ("1 day", 1)] {
-        // The one queue that is polled has delayed ones as well.
+        // The polled queue has delayed messages too.
         let queue = if queues == 1 { "'polled'".to_owned() } else { format!("'other' || n % {queues}") };
         let rows = format!(
             "set statement_timeout = 0; insert into {schema}.message (queue, message_id, priority, next_attempt_at, \
@@ -116,13 +116,13 @@ async fn messages_of_other_queues_and_delayed_ones_do_not_slow_an_empty_poll() {
         pages(&session, &database.sql.claim, &format!("'polled', 100, 30000000, 1, true, 3, {everything}")).await;
     let look = pages(&session, &database.sql.next_due, &format!("'polled', {everything}, 1000000")).await;
     session.batch(&format!("drop schema {schema} cascade")).await.unwrap();
-    // Ten probes of a tree of three or four levels each, and a few pages beside them.
+    // Ten probes of a tree of three or four levels, and a few other pages.
     assert!((10..=100).contains(&claim), "a claim of nothing looks at {claim} pages");
     assert!((10..=100).contains(&look), "a look for the next due message looks at {look} pages");
 }
 
 #[tokio::test]
-async fn tasks_that_ended_or_wait_or_are_of_other_types_slow_nothing() {
+async fn ended_and_waiting_tasks_and_other_types_slow_nothing() {
     let rows = if std::env::var_os("POSTRIDER_LONG").is_some() { 200_000 } else { 20_000 };
     let schema = format!("test_{:016x}", rand::random::<u64>());
     let options = PostgresOptions { schema: schema.clone(), ..PostgresOptions::default() };
@@ -136,7 +136,7 @@ async fn tasks_that_ended_or_wait_or_are_of_other_types_slow_nothing() {
         ("ENQUEUED", "'polled'", "1 day", "null"),
         ("PENDING", "'other' || n % 5", "-1 day", "null"),
         ("ENQUEUED", "'other' || n % 5", "-1 day", "null"),
-        // All of one key, and each of a key of its own.
+        // All of one key, and each of its own key.
         ("PENDING", "'keyed'", "-1 day", "'k'"),
         ("PENDING", "'polled'", "1 day", "'k' || n"),
     ] {
@@ -158,11 +158,11 @@ async fn tasks_that_ended_or_wait_or_are_of_other_types_slow_nothing() {
         ("a claim of nothing", &sql.task_claim, format!("{priorities}, {types}, 100, 30000000, 1, 'w'"), 150),
         ("a look for the next due task", &sql.task_next_due, format!("{priorities}, {types}"), 150),
         ("a look for types to send", &sql.task_types, String::new(), 60),
-        // Each id costs one search of the tree.
+        // Each id costs one index search.
         ("an end of tasks that are not held", &sql.task_succeed, format!("{ids}, null, null"), 500),
         ("a claim of unknown ids", &sql.task_claim_by_id, format!("{ids}, 1000, 1, 'w'"), 500),
         ("a replay of unknown ids", &sql.task_replay, ids.clone(), 500),
-        ("a look at a key of many", &sql.task_place, "array['keyed'], array['none']".to_owned(), 30),
+        ("a look at a key of many", &sql.task_promote, "array['keyed'], array['none']".to_owned(), 30),
         ("a look for lost leases", &sql.task_lost_leases, "100".to_owned(), 10),
         ("a look for missed deadlines", &sql.task_expire, "100, '', null, true, true, null, 9".to_owned(), 10),
     ] {
@@ -170,8 +170,8 @@ async fn tasks_that_ended_or_wait_or_are_of_other_types_slow_nothing() {
         looks.push(format!("{name}: {pages} pages"));
         assert!(pages <= most, "{name} looks at {pages} pages, {most} should do");
     }
-    // The next of a key is found at once, however many wait behind it.
-    let next = pages(&session, &sql.task_place, "array['keyed'], array['k']").await;
+    // The next task of a key is found at once, however many wait behind it.
+    let next = pages(&session, &sql.task_promote, "array['keyed'], array['k']").await;
     session.batch(&format!("drop schema {schema} cascade")).await.unwrap();
     assert!((1..=60).contains(&next), "the next of a key is found by {next} pages; {looks:?}");
 }
@@ -184,7 +184,7 @@ fn every_file_is_a_statement() {
         let path = file.unwrap().path();
         if path.is_file() {
             let name = path.file_stem().unwrap().to_str().unwrap();
-            assert!(statements.all().iter().any(|(listed, _)| *listed == name), "{name}.sql is used by nobody");
+            assert!(statements.all().iter().any(|(listed, _)| *listed == name), "{name}.sql is not used");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where messages are accepted.
+//! Sends.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -8,7 +8,7 @@ use postgres_types::ToSql;
 use postrider_core::coalescer::SendRow;
 use postrider_core::service::check_sendable;
 use postrider_core::{Deadline, Expiry, MessageId, MessagingError, QueueName, RowResults};
-use postrider_pg::{Hint, NOTIFY, Ride, Step};
+use postrider_pg::{Hint, HintBatch, NOTIFY, Step};
 use postrider_provider::{Undone, persist};
 use postrider_sql::stripes::{in_order, stripe};
 use uuid::Uuid;
@@ -18,13 +18,13 @@ use crate::floor::MARGIN;
 use crate::rows::{Time, content_type_column, headers_column, message_id, micros};
 use crate::store::{Shared, in_the_way};
 
-/// How often a batch is begun again because the holders of its dedup keys came and went.
+/// Attempts to send a batch while the holders of its dedup keys come and go.
 const TRIES: usize = 10;
 
-/// Into so many parts a batch is divided of which some dedup key is in an open transaction, and each of these again.
+/// Number of parts into which a batch is divided when another transaction holds one of its dedup keys.
 const PARTS: usize = 8;
 
-/// A batch as the statements take it: an array for each column.
+/// The columns of a batch: one array each.
 #[derive(Default)]
 struct Columns<'m> {
     queues: Vec<&'m str>,
@@ -38,11 +38,11 @@ struct Columns<'m> {
     content_types: Vec<Option<&'m str>>,
     headers: Vec<Cow<'static, str>>,
     payloads: Vec<&'m [u8]>,
-    /// Whether a message with the same key stands before it in the batch.
+    /// Whether an earlier message of the batch has the same key.
     is_behind: Vec<bool>,
     keys: BTreeSet<(&'m QueueName, &'m str)>,
     names: BTreeSet<&'m QueueName>,
-    /// The queues that the send lists as existing.
+    /// The queues that the send lists.
     listed: Vec<&'m str>,
 }
 
@@ -70,7 +70,7 @@ impl<'m> Columns<'m> {
         self.payloads.push(&message.body);
     }
 
-    /// Whether the messages differ in nothing but their ids and bodies.
+    /// Whether the messages differ only in ids and bodies.
     fn is_alike(&self) -> bool {
         fn all_same<T: PartialEq>(values: &[T]) -> bool {
             values.windows(2).all(|pair| pair[0] == pair[1])
@@ -91,7 +91,7 @@ impl<'m> Columns<'m> {
 }
 
 impl Shared {
-    /// Accepts messages, in their order; each answers its id, or that of the living one that has its dedup key.
+    /// Stores messages, in order. Returns for each its id, or the id of the live message with its dedup key.
     pub(crate) async fn send(&self, rows: &[SendRow]) -> Result<RowResults<MessageId>, Undone> {
         let began = Instant::now();
         let missing = self.missing_queues(rows).await?;
@@ -109,7 +109,7 @@ impl Shared {
             return Ok(results);
         }
         let columns = self.columns(&chosen);
-        let mut is_told = false;
+        let mut is_announced = false;
         if columns.dedup_keys.iter().any(Option::is_some) {
             let answers = self.send_in_parts(&chosen).await?;
             results
@@ -118,21 +118,21 @@ impl Shared {
                 .zip(answers)
                 .for_each(|(result, answer)| *result = answer);
         } else {
-            let ride = self.notifier.as_ref().and_then(|notifier| notifier.ride(columns.names.iter().copied()));
-            let sent = persist(|| self.insert(&columns, ride.as_ref().map(Ride::payloads))).await;
-            match (sent, ride) {
-                (Ok(()), Some(ride)) => {
-                    ride.arrived();
-                    // One that took too long is told again, as late.
-                    is_told = began.elapsed() < MARGIN;
+            let hints = self.notifier.as_ref().and_then(|notifier| notifier.take_hints(columns.names.iter().copied()));
+            let sent = persist(|| self.insert(&columns, hints.as_ref().map(HintBatch::payloads))).await;
+            match (sent, hints) {
+                (Ok(()), Some(hints)) => {
+                    hints.committed();
+                    // If it took too long, announce it again, as late.
+                    is_announced = began.elapsed() < MARGIN;
                 }
-                // Where the server's queue of notifications is full, a hint must not cost the message.
+                // If the server's notification queue is full, send without hints.
                 (Err(Undone::Rejected(_)), Some(_)) => persist(|| self.insert(&columns, None)).await?,
                 (sent, _) => sent?,
             };
         }
-        if is_told {
-            self.tell_here(&columns.names.iter().copied().collect::<Vec<_>>(), Hint::Fresh);
+        if is_announced {
+            self.wake_local(&columns.names.iter().copied().collect::<Vec<_>>(), Hint::Fresh);
         } else {
             self.touch(columns.names.iter().copied(), began);
         }
@@ -158,7 +158,7 @@ impl Shared {
         Ok(queues.into_iter().filter(|queue| !exist.contains(queue.as_str())).collect())
     }
 
-    /// Messages without dedup keys: all of them are new. The hints go with them.
+    /// Inserts messages without dedup keys, and sends the hints in the same transaction.
     async fn insert(&self, columns: &Columns<'_>, hints: Option<&[String]>) -> Result<(), Undone> {
         let mut session = self.database.session("send", Deadline::default()).await?;
         let sql = session.sql();
@@ -179,9 +179,9 @@ impl Shared {
         session.run(&steps).await.map(drop)
     }
 
-    /// Messages of which some have dedup keys. A transaction of somebody's own may have one of the keys for as long as it
-    /// likes, and nobody can tell which before it waits. So such a batch is divided until the rows that must wait stand
-    /// alone: these are told to try again, and the others do not wait for them.
+    /// Sends messages of which some have dedup keys. An open transaction of a caller may hold one of the keys for any
+    /// time, and which one shows only by waiting. So the batch is divided until the rows that would wait are alone:
+    /// these fail with a retryable error, and the others do not wait for them.
     async fn send_in_parts(&self, rows: &[&SendRow]) -> Result<RowResults<MessageId>, Undone> {
         let (mut answers, mut parts) = (Vec::with_capacity(rows.len()), vec![rows]);
         while let Some(part) = parts.pop() {
@@ -194,7 +194,7 @@ impl Shared {
                     parts.extend(part.chunks(part.len().div_ceil(PARTS)).rev());
                 }
                 Err(error) if part.len() == rows.len() => return Err(error),
-                // What was done for other parts must be told.
+                // Other parts were sent; report the error for this part only.
                 Err(error) => {
                     answers.extend(part.iter().map(|row| Err(error.clone().into_error("send", vec![row.message.id]))))
                 }
@@ -203,12 +203,12 @@ impl Shared {
         Ok(answers)
     }
 
-    /// Answers who has each dedup key.
+    /// Returns the holder of each dedup key.
     async fn send_deduped<'m>(&self, columns: &Columns<'m>) -> Result<HashMap<(&'m str, &'m str), MessageId>, Undone> {
         for _ in 0..TRIES {
             match persist(|| self.try_deduped(columns)).await? {
                 Deduped::Done(holders) => return Ok(holders),
-                Deduped::Over(expired) => self.bury_expired(&expired).await?,
+                Deduped::Again(expired) => self.dead_letter_expired(&expired).await?,
                 Deduped::Busy(error) => return Err(Undone::InTheWay(error)),
             }
         }
@@ -224,7 +224,7 @@ impl Shared {
             self.lock(&session, &stripes).await?;
         }
         let step = keyed_step(&sql.send, columns);
-        // Long enough for those who are about to commit. Others need the stripes meanwhile.
+        // Long enough for a transaction that is about to commit; other senders wait for the stripes meanwhile.
         session.query("select set_config('lock_timeout', '100ms', true)", &[]).await?;
         let inserted = match session.query(step.sql, &step.parameters).await {
             Err(Undone::InTheWay(error)) => {
@@ -233,9 +233,9 @@ impl Shared {
             }
             inserted => inserted?,
         };
-        let inserted: HashSet<i64> = inserted.iter().map(|row| row.get(0)).collect();
+        let inserted: HashSet<i64> = inserted.iter().map(|row| row.get("id")).collect();
         if !columns.keys.is_empty() {
-            // The first of a key may have been left out, and those behind it wait for nobody.
+            // The first of a key may have been left out; then the next one is promoted.
             self.promote(&session, columns.keys.iter().map(|(queue, key)| (queue.as_str(), *key))).await?;
         }
         let wanted: Vec<(&'m str, &'m str)> =
@@ -244,33 +244,33 @@ impl Shared {
         let found = session.query(&sql.dedup_holders, &[&queues, &keys]).await?;
         let (mut holders, mut expired) = (HashMap::new(), Vec::new());
         for row in &found {
-            let (id, queue, key): (i64, &str, &str) = (row.get(3), row.get(0), row.get(1));
-            if row.get::<_, Option<bool>>(5).unwrap_or(false) && !inserted.contains(&id) {
-                expired.push((id, queue.to_owned(), row.get(4)));
+            let (id, queue, key): (i64, &str, &str) = (row.get("id"), row.get("queue"), row.get("dedup_key"));
+            if row.get::<_, Option<bool>>("has_expired").unwrap_or(false) && !inserted.contains(&id) {
+                expired.push((id, queue.to_owned(), row.get("ordering_key")));
             } else if let Some(wanted) = wanted.iter().find(|wanted| **wanted == (queue, key)) {
-                holders.insert(*wanted, message_id(row, 2));
+                holders.insert(*wanted, message_id(row, "message_id"));
             }
         }
-        // Who had a key when it was sent may be gone when it was looked for. Then the message must go in after all, at
-        // its place in the batch.
+        // The holder of a key at the insert may be gone at the look. Then the message must be inserted after all, at
+        // its position in the batch.
         if !expired.is_empty() || wanted.iter().any(|wanted| !holders.contains_key(wanted)) {
             session.rollback().await?;
-            return Ok(Deduped::Over(expired));
+            return Ok(Deduped::Again(expired));
         }
         session.commit().await?;
         Ok(Deduped::Done(holders))
     }
 
-    /// Moves messages to the dead letters that have expired and hold a dedup key: each would swallow a new message and
-    /// die at the next read.
-    pub(crate) async fn bury_expired(&self, expired: &[Expired]) -> Result<(), Undone> {
+    /// Dead-letters expired messages that hold a dedup key: each would swallow a new message and be dead-lettered by
+    /// the next claim.
+    pub(crate) async fn dead_letter_expired(&self, expired: &[Expired]) -> Result<(), Undone> {
         if expired.is_empty() {
             return Ok(());
         }
-        persist(|| self.try_bury_expired(expired)).await
+        persist(|| self.try_dead_letter_expired(expired)).await
     }
 
-    async fn try_bury_expired(&self, expired: &[Expired]) -> Result<(), Undone> {
+    async fn try_dead_letter_expired(&self, expired: &[Expired]) -> Result<(), Undone> {
         let began = Instant::now();
         let named = |queue: &str| QueueName::for_reading(queue).ok();
         let mut ids: Vec<i64> = expired.iter().map(|(id, ..)| *id).collect();
@@ -281,7 +281,7 @@ impl Shared {
         let mut session = self.database.session("send", Deadline::default()).await?;
         session.begin().await?;
         self.lock(&session, &stripes).await?;
-        session.query(&session.sql().bury_expired, &[&ids]).await?;
+        session.query(&session.sql().dead_letter_expired, &[&ids]).await?;
         self.promote(&session, keys.into_iter()).await?;
         session.commit().await?;
         let queues: Vec<QueueName> = expired.iter().filter_map(|(_, queue, _)| named(queue)).collect();
@@ -290,8 +290,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets the first of each key go ahead that has no head. The caller holds the stripes. Answers how many are left to
-    /// the next claim, because somebody else has their rows.
+    /// Promotes the first message of each key that has no head. The caller holds the stripes. Returns how many keys are
+    /// left to the next claim, because other transactions have locked their rows.
     pub(crate) async fn promote<'k>(
         &self,
         session: &Session<'_>,
@@ -305,7 +305,7 @@ impl Shared {
         session.query(&session.sql().promote, &[&queues, &keys]).await.map(|left| left.len())
     }
 
-    /// Waits for the stripes, which must be in order.
+    /// Waits for stripes, given in order.
     pub(crate) async fn lock(&self, session: &Session<'_>, stripes: &[i32]) -> Result<(), Undone> {
         if stripes.is_empty() {
             return Ok(());
@@ -314,7 +314,7 @@ impl Shared {
         session.query(&session.sql().lock_stripes, &[&class, &stripes]).await.map(drop)
     }
 
-    /// Waits a moment for the stripes, which must be in order. What follows in the transaction waits no longer either.
+    /// Waits a moment for stripes, given in order. The short lock timeout holds for the rest of the transaction.
     pub(crate) async fn await_stripes(&self, session: &Session<'_>, stripes: &[i32]) -> Result<(), Undone> {
         if stripes.is_empty() {
             return Ok(());
@@ -323,7 +323,7 @@ impl Shared {
         session.query(&session.sql().await_stripes, &[&class, &stripes]).await.map(drop)
     }
 
-    /// Takes those of the stripes that nobody is busy with, and answers which they are.
+    /// Takes the free stripes. Returns them.
     pub(crate) async fn lock_free_stripes(
         &self,
         session: &Session<'_>,
@@ -334,22 +334,22 @@ impl Shared {
         }
         let class = self.database.sql.schema.lock_class();
         let got = session.query(&session.sql().try_stripes, &[&class, &stripes]).await?;
-        Ok(got.iter().map(|row| row.get(0)).collect())
+        Ok(got.iter().map(|row| row.get("stripe")).collect())
     }
 }
 
-/// A row that has expired: its number, its queue and its ordering key.
+/// An expired row: its number, queue and ordering key.
 pub(crate) type Expired = (i64, String, Option<String>);
 
 enum Deduped<'m> {
     Done(HashMap<(&'m str, &'m str), MessageId>),
-    /// Nothing was done: these must go first.
-    Over(Vec<Expired>),
-    /// Nothing was done: a key is in a transaction that has not ended.
+    /// Nothing was done; dead-letter these first.
+    Again(Vec<Expired>),
+    /// Nothing was done: an open transaction holds a key.
     Busy(MessagingError),
 }
 
-/// Nothing when there are no messages.
+/// `None` without messages.
 fn alike_step<'p>(sql: &'p str, columns: &'p Columns<'_>) -> Option<Step<'p>> {
     let c = columns;
     let parameters: [&(dyn ToSql + Sync); 10] = [

@@ -1,9 +1,9 @@
-//! Where leases end or are extended: nothing happens without the token that is valid now.
+//! Settles and extensions. A statement changes nothing without the valid lease token.
 //!
-//! A transaction of somebody else may have one of the rows for as long as it likes, such as a handler's that has
-//! acknowledged its message there. The statements wait a moment, for those who are about to commit. Then the batch goes
-//! without the rows that are still taken, and these alone are told to try again. Without a stripe that is still taken the
-//! head of a key goes all the same: whoever claims next finds the key written down and has the next message follow.
+//! Another transaction may have locked a row for any time, such as one of a handler that acked its message inside it.
+//! The statements wait a moment, for transactions that are about to commit. Then the batch goes without the locked
+//! rows, which fail with a retryable error. A head is removed even if its stripe is still locked: its key is noted in
+//! `unplaced`, and the next claim promotes the next message.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -21,13 +21,13 @@ use uuid::Uuid;
 
 use postrider_pg::Step;
 
-use crate::rows::micros;
+use crate::rows::{micros, positions};
 use crate::sql::Sql;
 use crate::store::Shared;
 use crate::{PROVIDER, Session};
 
-/// Leases, as the statements take them: an array for each column, in the order of the rows, so that two batches never
-/// lock each other's rows crosswise.
+/// Leases as the statements take them: one array a column, in the order of the rows, so that two batches cannot
+/// deadlock.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     pub(crate) rows: Vec<i64>,
@@ -51,16 +51,16 @@ impl Leases {
     }
 }
 
-/// What becomes of a lease, by the statement that does it.
+/// The statement that ends a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Complete,
-    /// One that has neither a key nor a record: each row once, and all of one queue.
+    /// An ack without a key or a record; each row once, and all of one queue.
     CompletePlain,
     Retry,
     Release,
     DeadLetter,
-    /// A dead letter has none of its own; all that is asked is whether its lease is valid.
+    /// A dead letter cannot be dead-lettered; the statement only checks the lease.
     Refuse,
 }
 
@@ -70,26 +70,26 @@ const KINDS: [Kind; 6] =
 /// The rows of one statement.
 #[derive(Debug, Default)]
 struct Group {
-    places: Vec<usize>,
+    indexes: Vec<usize>,
     leases: Leases,
     delays: Vec<i64>,
     reasons: Vec<String>,
     errors: Vec<Option<String>>,
     is_read: Vec<bool>,
-    /// Whether the next of the key follows at once.
-    is_placed: Vec<bool>,
-    /// Who is credited with the attempts, where some are noted.
+    /// Whether the transaction holds the stripe of the key, so that the statement promotes the next message.
+    holds_stripe: Vec<bool>,
+    /// The worker in failed attempts, if it is not the connection's.
     worker: Option<String>,
 }
 
-/// What others have, and a batch goes without.
+/// Rows and stripes that other transactions have locked.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
     rows: HashSet<i64>,
     stripes: HashSet<i32>,
 }
 
-/// A batch of settlements, sorted into statements.
+/// A batch of settlements, grouped by statement.
 #[derive(Debug)]
 pub(crate) struct Settling {
     results: Vec<Option<Result<(), MessagingError>>>,
@@ -105,26 +105,26 @@ impl Settling {
         let mut chosen: Vec<(usize, Lease, Settlement)> = Vec::with_capacity(settlements.len());
         let mut results = Vec::with_capacity(settlements.len());
         let mut seen = HashSet::new();
-        for (place, settlement) in settlements.iter().enumerate() {
+        for (index, settlement) in settlements.iter().enumerate() {
             let checked = settlement.clone().checked(&shared.capabilities.limits);
             let ready = checked.and_then(|settlement| Ok((Lease::read(&settlement.receipt, PROVIDER)?, settlement)));
             results.push(match ready {
-                // The first one ends the lease, or finds it ended; either way there is none for the second.
+                // The first settlement ends the lease, or finds it ended; the second has none either way.
                 Ok((lease, _)) if !seen.insert((lease.row, lease.token)) => Some(Err(settlement.receipt.expired())),
                 Ok((lease, _)) if busy.rows.contains(&lease.row) => Some(Err(settlement.receipt.taken())),
                 Ok((lease, settlement)) => {
-                    chosen.push((place, lease, settlement));
+                    chosen.push((index, lease, settlement));
                     None
                 }
                 Err(error) => Some(Err(error)),
             });
         }
         chosen.sort_by_key(|(_, lease, _)| lease.row);
-        // In the order of the kinds; attempts of each worker by themselves.
+        // In the order of the kinds; failed attempts of each worker separately.
         let mut groups: Vec<(Kind, Group)> = KINDS.iter().map(|kind| (*kind, Group::default())).collect();
         let mut stripes = Vec::new();
         let mut last_plain: Option<(QueueName, i64)> = None;
-        for (place, lease, settlement) in chosen {
+        for (index, lease, settlement) in chosen {
             let (kind, delay, reason, error) = match settlement.disposition {
                 Disposition::Ack if is_plain(&lease, last_plain.as_ref()) => {
                     last_plain = Some((lease.receipt.queue().clone(), lease.row));
@@ -143,20 +143,20 @@ impl Settling {
             if matches!(kind, Kind::Complete | Kind::DeadLetter) {
                 stripes.extend(lease.stripe);
             }
-            let is_placed = lease.stripe.is_some_and(|stripe| !busy.stripes.contains(&stripe));
+            let holds_stripe = lease.stripe.is_some_and(|stripe| !busy.stripes.contains(&stripe));
             let worker = settlement.worker.filter(|_| matches!(kind, Kind::Retry | Kind::DeadLetter));
             let worker = worker.map(|name| name.to_string());
             if let Some(group) = group_of(&mut groups, kind, worker) {
-                group.places.push(place);
+                group.indexes.push(index);
                 group.leases.push(&lease);
                 group.delays.push(micros(delay));
                 group.reasons.push(reason);
                 group.errors.push(error);
                 group.is_read.push(true);
-                group.is_placed.push(is_placed);
+                group.holds_stripe.push(holds_stripe);
             }
         }
-        groups.retain(|(_, group)| !group.places.is_empty());
+        groups.retain(|(_, group)| !group.indexes.is_empty());
         Self {
             results,
             receipts: settlements.iter().map(|settlement| settlement.receipt.clone()).collect(),
@@ -167,7 +167,7 @@ impl Settling {
         }
     }
 
-    /// What to carry out in one transaction, after the stripes were locked.
+    /// Returns the steps of one transaction, to be run after the stripes are locked.
     pub(crate) fn steps<'p>(&'p self, sql: &'p Sql) -> Vec<Step<'p>> {
         self.groups.iter().map(|(kind, group)| self.step(*kind, group, sql)).collect()
     }
@@ -193,26 +193,27 @@ impl Settling {
             None => &self.worker,
         };
         match kind {
-            Kind::Complete => step.and([&group.is_placed]),
+            Kind::Complete => step.and([&group.holds_stripe]),
             Kind::CompletePlain | Kind::Release | Kind::Refuse => step,
             Kind::Retry => step.and([&group.delays, &group.errors, worker]),
-            Kind::DeadLetter => step.and([&group.is_placed, &group.reasons, &group.errors, &group.is_read, worker]),
+            Kind::DeadLetter => step.and([&group.holds_stripe, &group.reasons, &group.errors, &group.is_read, worker]),
         }
     }
 
-    /// What each settlement came to, from what the statements answered; and the queues in which something changed.
+    /// Returns the result of each settlement, and the queues that changed.
     pub(crate) fn finish<'r>(
         mut self,
         answers: impl IntoIterator<Item = &'r Vec<Row>>,
     ) -> (RowResults<()>, Vec<QueueName>) {
         let mut touched = Vec::new();
         for ((kind, group), rows) in self.groups.iter().zip(answers) {
-            let done: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
-            let keyed = rows.iter().any(|row| row.get::<_, bool>(1));
-            for (place, row) in group.places.iter().zip(&group.leases.rows) {
-                let receipt = &self.receipts[*place];
+            let [id, is_keyed] = positions(rows, ["id", "is_keyed"]);
+            let done: HashSet<i64> = rows.iter().map(|row| row.get(id)).collect();
+            let keyed = rows.iter().any(|row| row.get::<_, bool>(is_keyed));
+            for (index, row) in group.indexes.iter().zip(&group.leases.rows) {
+                let receipt = &self.receipts[*index];
                 let queue = receipt.queue();
-                self.results[*place] = Some(match (done.contains(row), kind) {
+                self.results[*index] = Some(match (done.contains(row), kind) {
                     (false, _) => Err(receipt.expired()),
                     (true, Kind::Refuse) => Err(MessagingError::invalid(
                         "disposition",
@@ -228,13 +229,13 @@ impl Settling {
                 }
             }
         }
-        let expired = |place: usize| Err(self.receipts[place].expired());
+        let expired = |index: usize| Err(self.receipts[index].expired());
         let results = self.results.into_iter().enumerate();
-        (results.map(|(place, result)| result.unwrap_or_else(|| expired(place))).collect(), touched)
+        (results.map(|(index, result)| result.unwrap_or_else(|| expired(index))).collect(), touched)
     }
 }
 
-/// The group of a kind and a worker, which is made behind the others of its kind.
+/// Returns the group of a kind and a worker; a new one is inserted after the others of its kind.
 fn group_of(groups: &mut Vec<(Kind, Group)>, kind: Kind, worker: Option<String>) -> Option<&mut Group> {
     let is_it = |(own, group): &(Kind, Group)| *own == kind && group.worker == worker;
     let at = match groups.iter().position(is_it) {
@@ -248,7 +249,7 @@ fn group_of(groups: &mut Vec<(Kind, Group)>, kind: Kind, worker: Option<String>)
     groups.get_mut(at).map(|(_, group)| group)
 }
 
-/// Whether an acknowledgement can go with the plain one before it, in the order of the rows.
+/// Whether an ack can join the plain ack before it, in the order of the rows.
 fn is_plain(lease: &Lease, last: Option<&(QueueName, i64)>) -> bool {
     let queue = lease.receipt.queue();
     lease.stripe.is_none()
@@ -266,14 +267,14 @@ pub(crate) fn lease_step<'p>(sql: &'p str, leases: &'p Leases) -> Step<'p> {
     Step::new(sql, [&leases.rows as _, &leases.tokens as _, &leases.ids as _, &leases.queues as _])
 }
 
-/// Locks the rows of leases that are valid, and answers those that somebody else has.
+/// Locks the rows of valid leases. Returns the rows that other transactions have locked.
 async fn lock_free(session: &Session<'_>, leases: &Leases) -> Result<HashSet<i64>, Undone> {
     let sql = session.sql();
     session.lock_free(&sql.lock_free, &lease_step(&sql.held, leases)).await
 }
 
 impl Shared {
-    /// Ends leases, each in its own way.
+    /// Settles leases.
     pub(crate) async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
         match self.try_settle(settlements).await {
             Err(Undone::InTheWay(_)) => self.settle_free(settlements).await,
@@ -281,7 +282,7 @@ impl Shared {
         }
     }
 
-    /// The same for those that nobody else has locked.
+    /// Settles the leases whose rows no other transaction has locked.
     pub(crate) async fn settle_free(&self, settlements: &[Settlement]) -> Result<RowResults<()>, Undone> {
         persist(|| self.try_settle_free(settlements)).await
     }
@@ -334,12 +335,12 @@ impl Shared {
     async fn try_extend(&self, rows: &[ExtendRow], others: Others) -> Result<RowResults<()>, Undone> {
         let mut results: RowResults<()> = Vec::with_capacity(rows.len());
         let mut chosen: Vec<(usize, Lease, i64)> = Vec::new();
-        for (place, row) in rows.iter().enumerate() {
+        for (index, row) in rows.iter().enumerate() {
             match Lease::read(&row.receipt, PROVIDER) {
                 Ok(lease) => {
-                    // Of two extensions of one lease the later stands.
+                    // Of two extensions of one lease the later counts.
                     chosen.retain(|(_, other, _)| (other.row, other.token) != (lease.row, lease.token));
-                    chosen.push((place, lease, micros(row.extension)));
+                    chosen.push((index, lease, micros(row.extension)));
                     results.push(Ok(()));
                 }
                 Err(error) => results.push(Err(error)),
@@ -368,7 +369,7 @@ impl Shared {
                 answers
             }
         };
-        let done: HashSet<i64> = answers.iter().map(|row| row.get(0)).collect();
+        let done: HashSet<i64> = answers.iter().map(|row| row.get("id")).collect();
         let mut touched = Vec::new();
         for (row, result) in rows.iter().zip(&mut results) {
             let row_number = row.receipt.row().ok().and_then(|row| i64::try_from(row).ok());
@@ -382,12 +383,12 @@ impl Shared {
                 }
             }
         }
-        // A lease may have become shorter. Only those of this process are told: the others look every now and then.
+        // A lease may have become shorter. Only this process is woken; others look at every poll interval.
         self.wakes.tell(&touched);
         Ok(results)
     }
 
-    /// Messages were dropped unsettled: their leases end now, their deliveries stay counted.
+    /// Ends the leases of messages that were dropped unsettled. Their deliveries stay counted.
     pub(crate) async fn give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), Undone> {
         let began = Instant::now();
         let leases = Leases::read_all(receipts.iter());

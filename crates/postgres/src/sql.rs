@@ -1,24 +1,44 @@
-//! The statements, one file each, for the schema that a store uses.
+//! The statements, one file each, with the name of the schema.
 
 use postrider_pg::Schema;
 
+/// Parts that statements share, under the names by which they include them.
+const PARTS: &[(&str, &str)] = &[
+    ("{due_messages}", include_str!("../sql/parts/due_messages.sql")),
+    ("{lease_chosen}", include_str!("../sql/parts/lease_chosen.sql")),
+    ("{peeked}", include_str!("../sql/parts/peeked.sql")),
+    ("{post_tasks}", include_str!("../sql/parts/post_tasks.sql")),
+    ("{promote_next}", include_str!("../sql/parts/promote_next.sql")),
+    ("{schedule}", include_str!("../sql/parts/schedule.sql")),
+    ("{task_columns}", include_str!("../sql/parts/task_columns.sql")),
+    ("{task_filter}", include_str!("../sql/parts/task_filter.sql")),
+];
+
+/// Returns a statement with its shared parts.
+fn compose(statement: &str) -> String {
+    PARTS.iter().fold(statement.to_owned(), |statement, (name, part)| statement.replace(name, part.trim_end()))
+}
+
 macro_rules! statements {
     ($($name:ident,)*) => {
-        /// Every statement, with the schema's name in it.
+        /// Every statement, with the name of the schema.
         #[derive(Debug)]
         pub(crate) struct Sql {
-            /// The schema that they are for.
+            /// The schema.
             pub(crate) schema: Schema,
             $(pub(crate) $name: String,)*
         }
 
         impl Sql {
-            /// The statements for a schema.
+            /// Returns the statements for a schema.
             pub(crate) fn new(schema: Schema) -> Self {
-                Self { $($name: schema.render(include_str!(concat!("../sql/", stringify!($name), ".sql"))),)* schema }
+                Self {
+                    $($name: schema.render(&compose(include_str!(concat!("../sql/", stringify!($name), ".sql")))),)*
+                    schema,
+                }
             }
 
-            /// Every statement by its file's name.
+            /// Returns every statement with the name of its file.
             #[cfg(test)]
             pub(crate) fn all(&self) -> Vec<(&'static str, &str)> {
                 vec![$((stringify!($name), self.$name.as_str()),)*]
@@ -35,7 +55,7 @@ statements! {
     archived_get,
     archived_walk,
     await_stripes,
-    bury_expired,
+    dead_letter_expired,
     claim,
     claim_by_id,
     claim_oldest,
@@ -61,7 +81,7 @@ statements! {
     idempotency_find,
     idempotency_forget,
     is_dead,
-    lease_doomed,
+    lease_dead,
     list_dead_letters,
     list_queues,
     lock_free,
@@ -135,7 +155,7 @@ statements! {
     task_lost_leases,
     task_next_due,
     task_next_pending,
-    task_place,
+    task_promote,
     task_release,
     task_replay,
     task_resend,

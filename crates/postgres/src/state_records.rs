@@ -1,6 +1,6 @@
 //! Small records that are neither messages nor tasks, beside the queues in the same schema.
 //!
-//! Every change is one conditional statement, so nothing is locked here for longer than that takes.
+//! Every change is one conditional statement, so locks are held only for its duration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,24 +18,24 @@ use crate::PostgresProvider;
 use crate::rows::{body, micros, optional_time, time};
 use crate::store::Shared;
 
-/// So many records are forgotten in one transaction.
+/// Records removed in one transaction.
 const CHUNK: i64 = 1000;
 
-/// The small records of a schema. Clones are the same; all of them close with the connection that they were made of.
+/// The small records of a schema. Clones share one connection and close with it.
 #[derive(Debug, Clone)]
 pub struct PostgresStateRecords {
     provider: PostgresProvider,
 }
 
-/// A record whose key is known.
+/// Reads a record with a known key.
 fn record(row: &Row, kind: &RecordKind, key: &RecordKey) -> StateRecord {
     StateRecord {
         kind: kind.clone(),
         key: key.clone(),
-        version: row.get(2),
-        created_at: time(row, 3),
-        expires_at: optional_time(row, 4),
-        value: body(row, 5),
+        version: row.get("version"),
+        created_at: time(row, "created_at"),
+        expires_at: optional_time(row, "expires_at"),
+        value: body(row, "value"),
     }
 }
 
@@ -60,7 +60,7 @@ impl Shared {
             if let Some(row) = put.await?.first() {
                 return Ok(Put::Made(record(row, kind, key)));
             }
-            // One that was removed, or has expired, between the two looks is not there.
+            // A record that was removed or has expired between the two statements does not exist.
             if let Some(there) = self.get_record(kind, key, deadline).await? {
                 return Ok(Put::Taken(there));
             }
@@ -116,15 +116,15 @@ impl Shared {
             RecordOrder::OldestFirst => (&sql.state_record_list, after.unwrap_or(i64::MIN)),
             RecordOrder::NewestFirst => (&sql.state_record_list_newest, after.unwrap_or(i64::MAX)),
         };
-        // One more than a page has: whether there is a next one.
+        // One more than a page, to see whether there is a next page.
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
         let name = kind.as_str();
         let mut found = self.ask("list records", deadline, statement, vec![&name, &after, &limit]).await?;
         let has_more = found.len() > query.limit;
         found.truncate(query.limit);
-        // A key that is none was not written by us.
-        let read = |row: &Row| RecordKey::new(row.get::<_, &str>(1)).ok().map(|key| record(row, kind, &key));
-        let next = found.last().filter(|_| has_more).map(|row| RecordCursor::at(row.get(0)));
+        // Skip keys that are invalid: another program wrote them.
+        let read = |row: &Row| RecordKey::new(row.get::<_, &str>("key")).ok().map(|key| record(row, kind, &key));
+        let next = found.last().filter(|_| has_more).map(|row| RecordCursor::at(row.get("sequence")));
         Ok(RecordPage { records: found.iter().filter_map(read).collect(), next })
     }
 
@@ -143,17 +143,17 @@ impl Shared {
 }
 
 impl PostgresStateRecords {
-    /// The records of the schema that a connection is open to.
+    /// Returns the records of the schema that a connection is open to.
     pub fn new(provider: PostgresProvider) -> Self {
         Self { provider }
     }
 
-    /// The connection that the records are reached by.
+    /// Returns the connection of the records.
     pub fn provider(&self) -> &PostgresProvider {
         &self.provider
     }
 
-    /// Carries work out apart from its caller, who may leave at any time.
+    /// Runs work independently of its caller, which may stop waiting at any time.
     async fn call<T, F>(
         &self,
         operation: &'static str,
@@ -164,7 +164,7 @@ impl PostgresStateRecords {
         T: Send + 'static,
         F: Future<Output = Result<T, Undone>> + Send + 'static,
     {
-        // In a box: it goes through several hands, and each of them would keep room for it.
+        // Boxed: several frames would each reserve space for it.
         self.provider.call(operation, deadline, Box::pin(work(self.provider.store().shared.clone()))).await
     }
 }

@@ -1,4 +1,4 @@
-//! What has to be done now and then and belongs to nobody's call.
+//! Background work of a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::task::AbortHandle;
 use crate::Database;
 use crate::rows::micros;
 
-/// How long it is from one sweep of the archive to the next.
+/// Mean interval of sweeps of the archive.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// So many archived messages are removed in one transaction.
+/// Archived messages removed in one transaction.
 const CHUNK: i64 = 1000;
 
 /// Sweeps the archive until it is dropped.
@@ -24,10 +24,10 @@ impl Upkeep {
     pub(crate) fn start(database: Arc<Database>, retention: Duration) -> Self {
         let task = spawn(async move {
             loop {
-                // Chance spreads the processes that were started together.
+                // Jitter spreads processes that were started together.
                 tokio::time::sleep(EVERY.mul_f64(rand::random_range(0.5..1.5))).await;
                 if let Err(error) = sweep_archive(&database, retention, Deadline::default()).await {
-                    tracing::debug!(?error, "the archive was not swept");
+                    tracing::debug!(?error, "cannot sweep the archive");
                 }
             }
         });
@@ -41,7 +41,7 @@ impl Drop for Upkeep {
     }
 }
 
-/// Removes archived messages that are older than the retention, chunk after chunk, and answers how many.
+/// Removes archived messages older than the retention, a chunk at a time. Returns how many.
 pub(crate) async fn sweep_archive(
     database: &Database,
     retention: Duration,
@@ -53,7 +53,7 @@ pub(crate) async fn sweep_archive(
         let mut session = database.session("sweep the archive", deadline).await?;
         let sweep = async {
             session.begin().await?;
-            // The index of the archive can be read in no other way.
+            // A BRIN index is read by a bitmap scan only.
             session.batch("set local enable_bitmapscan = on").await?;
             let rows = session.query(&session.sql().sweep_archive, &[&retention, &CHUNK]).await?;
             session.commit().await?;

@@ -1,4 +1,4 @@
-//! What a person does with one message that waits.
+//! Actions of an operator on one message that is not leased.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use postrider_provider::{Undone, persist};
 use crate::store::Shared;
 
 impl Shared {
-    /// The rows of a message in a queue.
+    /// Returns the rows of a message in a queue.
     pub(crate) async fn find_waiting(
         &self,
         operation: &'static str,
@@ -18,7 +18,7 @@ impl Shared {
     ) -> Result<Vec<i64>, Undone> {
         let name = queue.as_str();
         let found = self.ask(operation, deadline, &self.database.sql.find_by_id, vec![&name, id.as_uuid()]).await?;
-        Ok(found.iter().map(|row| row.get(0)).collect())
+        Ok(found.iter().map(|row| row.get("id")).collect())
     }
 
     pub(crate) async fn deliver_now(&self, queue: &QueueName, id: MessageId, deadline: Deadline) -> Result<(), Undone> {
@@ -29,7 +29,7 @@ impl Shared {
         let change = || self.ask(DELIVER, deadline, statement, vec![&rows, &name, id.as_uuid()]);
         match persist(change).await?.first() {
             None => Err(MessagingError::MessageNotFound { queue: queue.clone(), id }.into()),
-            Some(row) if row.get(0) => Err(MessagingError::MessageLeased { queue: queue.clone(), id }.into()),
+            Some(row) if row.get("is_leased") => Err(MessagingError::MessageLeased { queue: queue.clone(), id }.into()),
             Some(_) => {
                 self.touch([queue], began);
                 Ok(())
@@ -46,6 +46,6 @@ impl Shared {
         deadline: Deadline,
     ) -> Result<(), Undone> {
         let rows = self.find_waiting("dead-letter", queue, id, deadline).await?;
-        self.lease_and_bury(queue, id, &rows, reason, error).await
+        self.lease_and_dead_letter(queue, id, &rows, reason, error).await
     }
 }

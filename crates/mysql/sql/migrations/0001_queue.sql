@@ -1,4 +1,4 @@
--- Times are UTC. Names and keys are bytes: two that differ in a letter's case, or in a space at the end, are two.
+-- Times are UTC. Names and keys are bytes: case and trailing spaces count.
 
 -- Queues that exist. The dead letters of a queue belong to it and have no row of their own.
 create table if not exists {schema}.queue (
@@ -6,25 +6,24 @@ create table if not exists {schema}.queue (
   created_at datetime(6) not null
 ) engine = InnoDB;
 
--- Queues whose receives are held back. Apart from the queues: a queue can be paused before it exists.
+-- Paused queues. Not a column of queue, because a queue can be paused before it exists.
 create table if not exists {schema}.queue_pause (
   queue varbinary(84) not null primary key,
   paused_at datetime(6) not null
 ) engine = InnoDB;
 
--- Messages that live, and dead letters (under '{queue}_dlq', with their record in dead_letter).
+-- Live messages, and dead letters (under '{queue}_dlq', with their record in dead_letter).
 create table if not exists {schema}.message (
   -- Ascends in send order within an ordering key.
   id bigint not null auto_increment primary key,
-  -- The one visibility time: when the message is due and, while it is leased, when its lease ends. A lease that has run
-  -- out therefore needs nobody's help.
+  -- The due time and, while the message is leased, the end of the lease. So an expired lease is simply due.
   next_attempt_at datetime(6) not null,
   created_at datetime(6) not null,
   first_attempt_at datetime(6),
   last_attempt_at datetime(6),
   acquired_at datetime(6),
   expires_at datetime(6),
-  -- Chance, drawn anew by every claim.
+  -- Random, new in every claim.
   lease_token bigint,
   lease_expires_at datetime(6) generated always as (case when lease_token is not null then next_attempt_at end) virtual,
   deliveries_count bigint not null default 0,
@@ -43,17 +42,17 @@ create table if not exists {schema}.message (
   headers mediumtext character set utf8mb4 collate utf8mb4_bin not null,
   payload longblob not null,
   last_error mediumtext character set utf8mb4 collate utf8mb4_bin,
-  -- Matches the claim exactly: a probe a priority, in the order of next_attempt_at, and never a look at another queue,
-  -- at a message that waits behind its key, or at one that is not due.
+  -- Matches the claim: one probe a priority, in the order of next_attempt_at, without messages of other queues, blocked
+  -- ones and ones that are not due.
   index message_claim (queue, blocked, priority, next_attempt_at),
-  -- The head of a key and the first behind it are one probe each.
+  -- The head of a key and the first message behind it are one probe each.
   index message_key (queue, ordering_key, blocked, id),
   unique index message_dedup (queue, dedup_key)
-  -- In this format a time or a token that is null has its room already, so that a lease changes a row in place. In the
-  -- others every lease makes rows longer, the pages overflow, and the update takes twice as long.
+  -- In this row format a null time or token has reserved space, so a lease changes a row in place. In the others every
+  -- lease makes rows longer, pages overflow, and the update takes twice as long.
 ) engine = InnoDB row_format = redundant;
 
--- The locks of ordering keys: whoever adds to a key, or takes its head away, holds the row of the key's stripe.
+-- The locks of ordering keys: who adds to a key or removes its head holds the row of the key's stripe.
 create table if not exists {schema}.stripe (
   id smallint not null primary key
 ) engine = InnoDB;
@@ -61,8 +60,8 @@ create table if not exists {schema}.stripe (
 insert ignore into {schema}.stripe (id)
 with recursive numbers (n) as (select 0 union all select n + 1 from numbers where n < 255) select n from numbers;
 
--- Keys and queues that a transaction of somebody else has changed without the key's lock, which it could hold for as
--- long as it likes. Whoever claims next puts them in order.
+-- Keys and queues that a transaction of a caller has changed without the key's lock, which it could hold for any time.
+-- The next claim promotes and lists them.
 create table if not exists {schema}.unplaced (
   id bigint not null auto_increment primary key,
   queue varbinary(84) not null,
@@ -70,7 +69,7 @@ create table if not exists {schema}.unplaced (
   index unplaced_queue (queue)
 ) engine = InnoDB;
 
--- What a dead letter keeps of its life. Its message stays in its row, under the dead-letter queue's name.
+-- The record of a dead letter. The message stays in its row, under the name of the dead-letter queue.
 create table if not exists {schema}.dead_letter (
   -- The order of deaths.
   death bigint not null auto_increment primary key,
@@ -86,7 +85,7 @@ create table if not exists {schema}.dead_letter (
   queue varbinary(84) not null,
   reason varchar(255) character set utf8mb4 collate utf8mb4_bin not null,
   error mediumtext character set utf8mb4 collate utf8mb4_bin,
-  -- Kept here, because the dead do not hold it.
+  -- Kept here, because dead letters hold no dedup keys.
   dedup_key varbinary(128),
   unique index dead_letter_id (id),
   index dead_letter_queue (queue, death),
@@ -105,7 +104,7 @@ create table if not exists {schema}.message_attempt (
 ) engine = InnoDB;
 
 -- Messages that were acknowledged (COMPLETED), and dead letters that were purged (FAILED). Rows are added in the order
--- of their age, and the oldest go first.
+-- of their age, and the oldest are removed first.
 create table if not exists {schema}.message_archive (
   archived_at datetime(6) not null,
   id bigint not null,

@@ -1,8 +1,8 @@
--- Failed attempts, the last ones of each message, by queue and message: the sender chooses the id, and two queues can
--- hold messages with the same one. Takes the place of message_attempt, which knows no queue; that table stays for
--- programs of the version before this step, and nothing here reads it any more.
+-- Failed attempts, the last ones of each message, by queue and message id: senders choose ids, and two queues can hold
+-- the same one. It replaces message_attempt, which has no queue; that table stays for programs of the version before
+-- this migration.
 create table if not exists {schema}.failed_attempt (
-  -- The queue that the message was sent to, also while it is among the dead letters.
+  -- The queue of the send, also while the message is dead-lettered.
   queue varbinary(84) not null,
   message_id binary(16) not null,
   attempt bigint not null,
@@ -13,8 +13,8 @@ create table if not exists {schema}.failed_attempt (
   primary key (queue, message_id, attempt)
 ) engine = InnoDB;
 
--- The attempts of living and of dead messages. Where two queues hold the id, it is not known whose they are, and neither
--- gets them.
+-- The attempts of live messages and dead letters. Where two queues hold the id, the owner is unknown and the attempts
+-- are dropped.
 insert ignore into {schema}.failed_attempt (queue, message_id, attempt, started_at, failed_at, worker, error)
 with place (message_id, queue) as (
   select m.message_id, if(right(m.queue, 4) = '_dlq', left(m.queue, length(m.queue) - 4), m.queue)

@@ -1,4 +1,4 @@
-//! What is kept of messages after their end.
+//! The archive.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use postrider_core::{
 };
 use postrider_mysql::{ArchivePolicy, MysqlOptions, MysqlProvider, mysql_async};
 
-use crate::{Place, options, queue, soon};
+use crate::{Fixture, options, queue, soon};
 
-/// The archived messages: their states, bodies and errors; and how many failed attempts are remembered.
-async fn archived(place: &Place) -> (Vec<(String, String, Option<String>)>, i64) {
-    let mut client = place.client().await;
+/// Returns the states, bodies and errors of archived messages, and the number of failed attempts.
+async fn archived(fixture: &Fixture) -> (Vec<(String, String, Option<String>)>, i64) {
+    let mut client = fixture.client().await;
     let rows = "select state, cast(payload as char), last_error from message_archive order by id";
     let attempts: Option<i64> = client.query_first("select count(*) from failed_attempt").await.unwrap();
     (client.query(rows).await.unwrap(), attempts.unwrap())
@@ -23,10 +23,10 @@ async fn take(provider: &MysqlProvider) -> QueuedMessage {
     provider.receive_messages(&queue("orders"), &options, soon()).await.unwrap().remove(0)
 }
 
-/// One message is retried once and acknowledged, one dies and is purged.
-async fn two_lives(place: &Place, archive: ArchivePolicy) -> MysqlProvider {
+/// Retries and acks one message; dead-letters and purges another.
+async fn two_messages(fixture: &Fixture, archive: ArchivePolicy) -> MysqlProvider {
     let options = MysqlOptions { archive, archive_retention: Duration::from_secs(600), ..options() };
-    let (provider, orders) = (place.connect_with(options).await, queue("orders"));
+    let (provider, orders) = (fixture.connect_with(options).await, queue("orders"));
     provider.send_message(&orders, Message::new("done"), soon()).await.unwrap();
     let retry = Nack::retry_after(Duration::ZERO).with_error("not yet");
     provider.nack_message(&orders, take(&provider).await, retry, soon()).await.unwrap();
@@ -44,43 +44,43 @@ fn kept(state: &str, body: &str, error: &str) -> (String, String, Option<String>
 
 #[tokio::test]
 async fn everything_is_kept_until_it_is_too_old() {
-    let place = Place::new();
-    let provider = two_lives(&place, ArchivePolicy::All).await;
+    let fixture = Fixture::new();
+    let provider = two_messages(&fixture, ArchivePolicy::All).await;
     let all = vec![kept("COMPLETED", "done", "not yet"), kept("FAILED", "dead", "never")];
-    assert_eq!(archived(&place).await, (all, 2));
+    assert_eq!(archived(&fixture).await, (all, 2));
     assert_eq!(provider.store().sweep_archive(soon()).await.unwrap(), 0, "nothing is too old");
     let older = "update message_archive set archived_at = archived_at - interval 1 hour";
-    place.client().await.query_drop(older).await.unwrap();
+    fixture.client().await.query_drop(older).await.unwrap();
     assert_eq!(provider.store().sweep_archive(soon()).await.unwrap(), 2);
-    assert_eq!(archived(&place).await, (Vec::new(), 0));
+    assert_eq!(archived(&fixture).await, (Vec::new(), 0));
 }
 
 #[tokio::test]
 async fn what_is_too_old_goes_in_chunks_and_the_rest_stays() {
-    let place = Place::new();
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let fill = "insert into message_archive (archived_at, id, created_at, deliveries_count, attempts_count, message_id, \
                 state, priority, queue, headers, payload) \
                 with recursive numbers (n) as (select 1 union all select n + 1 from numbers where n < 2505) \
                 select utc_timestamp(6) - interval if(n <= 2500, 8, 6) day, n, utc_timestamp(6), 1, 0, \
                        unhex(lpad(hex(n), 32, '0')), 'COMPLETED', 4, 'orders', '{}', 'x' from numbers";
-    let mut client = place.client().await;
+    let mut client = fixture.client().await;
     client.query_drop("set session max_recursive_iterations = 10000").await.unwrap();
     client.query_drop(fill).await.unwrap();
     assert_eq!(provider.store().sweep_archive(soon()).await.unwrap(), 2500);
-    assert_eq!(archived(&place).await.0.len(), 5, "younger than the seven days");
+    assert_eq!(archived(&fixture).await.0.len(), 5, "younger than the seven days");
 }
 
 #[tokio::test]
 async fn only_what_failed_is_kept() {
-    let place = Place::new();
-    two_lives(&place, ArchivePolicy::Failed).await;
-    assert_eq!(archived(&place).await, (vec![kept("FAILED", "dead", "never")], 1));
+    let fixture = Fixture::new();
+    two_messages(&fixture, ArchivePolicy::Failed).await;
+    assert_eq!(archived(&fixture).await, (vec![kept("FAILED", "dead", "never")], 1));
 }
 
 #[tokio::test]
 async fn nothing_is_kept() {
-    let place = Place::new();
-    two_lives(&place, ArchivePolicy::None).await;
-    assert_eq!(archived(&place).await, (Vec::new(), 0));
+    let fixture = Fixture::new();
+    two_messages(&fixture, ArchivePolicy::None).await;
+    assert_eq!(archived(&fixture).await, (Vec::new(), 0));
 }

@@ -1,4 +1,4 @@
-//! A claim begins where the last full one stopped; what lies below is found all the same.
+//! Floors of claims: messages below them are found.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use mysql_async::TxOpts;
 use postrider_core::{Message, MessagingService, Nack, QueuedMessage, ReceiveOptions, Settlement};
 use postrider_mysql::{MysqlProvider, mysql_async};
 
-use crate::{Place, queue, soon};
+use crate::{Fixture, queue, soon};
 
 const BATCH: usize = 20;
 
@@ -28,9 +28,9 @@ async fn send(provider: &MysqlProvider, count: usize, body: &str) {
 
 #[tokio::test]
 async fn a_message_that_was_committed_late_is_found_in_a_long_queue_and_at_its_end() {
-    let place = Place::new();
-    let provider = place.connect().await;
-    let mut own = place.client().await;
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
+    let mut own = fixture.client().await;
     for backlog in [2 * BATCH, 40 * BATCH] {
         let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
         let late = Message::new("late");
@@ -54,8 +54,8 @@ async fn a_message_that_was_committed_late_is_found_in_a_long_queue_and_at_its_e
 
 #[tokio::test]
 async fn what_was_claimed_once_and_comes_back_is_found_with_the_rest() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     send(&provider, 2 * BATCH, "x").await;
     let options = ReceiveOptions::batch(BATCH);
     let mut held = provider.receive_messages(&orders, &options, soon()).await.unwrap();
@@ -70,8 +70,8 @@ async fn what_was_claimed_once_and_comes_back_is_found_with_the_rest() {
 
 #[tokio::test]
 async fn leases_that_ran_out_below_the_floor_come_back() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     send(&provider, BATCH, "x").await;
     let short = ReceiveOptions::batch(BATCH).visibility(Duration::from_millis(50)).max_receive_count(100);
     let first = provider.receive_messages(&orders, &short, soon()).await.unwrap();
@@ -82,9 +82,9 @@ async fn leases_that_ran_out_below_the_floor_come_back() {
 }
 
 #[tokio::test]
-async fn a_lease_that_was_lost_costs_the_others_of_its_batch_nothing() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+async fn a_lost_lease_does_not_affect_the_rest_of_its_batch() {
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     send(&provider, 3, "x").await;
     let held = provider.receive_messages(&orders, &ReceiveOptions::batch(3), soon()).await.unwrap();
     let receipts: Vec<_> = held.into_iter().map(QueuedMessage::into_receipt).collect();

@@ -1,4 +1,4 @@
-//! The way to the server fails, and nothing that was accepted is lost.
+//! Network faults lose nothing that was accepted.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use postrider_conformance::proxy::FaultProxy;
 use postrider_conformance::{Settings, StormReport, StormSettings};
 use postrider_mysql::{MysqlOptions, MysqlStore};
 
-use crate::{Place, is_long, options};
+use crate::{Fixture, is_long, options};
 
 /// A storm in a database of its own.
 async fn storm_under(fault: Fault) -> StormReport {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let open = move |url: String| async move { MysqlStore::open(&url, options()).await?.connect() };
     let messages = if is_long() { 10_000 } else { 200 };
     let storm = StormSettings { messages, senders: 2, receivers: 3 };
     let settings = Settings { storm, ..Settings::default() };
-    let report = storm_through(fault, &place.url(), open, &settings).await.unwrap();
+    let report = storm_through(fault, &fixture.url(), open, &settings).await.unwrap();
     let verdict = &report.verdict;
     assert!(verdict.is_clean() && verdict.counts.live == 0, "seed {}: {verdict}", report.seed);
     report
@@ -47,9 +47,9 @@ async fn a_server_that_is_away_for_seconds_loses_nothing() {
 
 #[tokio::test]
 async fn a_lost_answer_is_told_as_an_unknown_outcome() {
-    let place = Place::new();
-    let proxy = FaultProxy::before(&place.url()).await.unwrap();
-    // The connection that is warm is the one that is used.
+    let fixture = Fixture::new();
+    let proxy = FaultProxy::before(&fixture.url()).await.unwrap();
+    // One connection, so that the warm one is used.
     let options = MysqlOptions { pool_size: 1, ..options() };
     let provider = MysqlStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
     let told = lost_answers_are_told(&proxy, &provider).await.unwrap();
@@ -58,13 +58,13 @@ async fn a_lost_answer_is_told_as_an_unknown_outcome() {
 
 #[tokio::test]
 async fn a_connection_that_falls_silent_is_given_up() {
-    let place = Place::new();
-    // The tables are made with more patience.
-    drop(place.connect().await);
+    let fixture = Fixture::new();
+    // Create the tables with the default timeouts.
+    drop(fixture.connect().await);
     let tries = (0..STEPS).map(|passing| {
-        let place = &place;
+        let fixture = &fixture;
         async move {
-            let proxy = FaultProxy::before(&place.url()).await.unwrap();
+            let proxy = FaultProxy::before(&fixture.url()).await.unwrap();
             let options = MysqlOptions { pool_size: 2, statement_timeout: Duration::from_secs(1), ..options() };
             let provider = MysqlStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
             silence_is_given_up(&proxy, &provider, passing).await

@@ -1,4 +1,4 @@
-//! What becomes of calls when the server, the way to it, or the pool fails.
+//! Calls while the server, the network or the pool fails.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use postrider_core::{Message, MessagingError, MessagingService, QueueAdmin, Rece
 use postrider_mysql::{MysqlOptions, MysqlStore, mysql_async};
 use tokio::time::Instant;
 
-use crate::{Place, options, queue, soon};
+use crate::{Fixture, options, queue, soon};
 
 #[tokio::test]
 async fn a_pool_that_is_exhausted_says_so_and_recovers() {
-    let place = Place::new();
-    // The tables are made with more patience.
-    drop(place.connect().await);
+    let fixture = Fixture::new();
+    // Create the tables with the default timeouts.
+    drop(fixture.connect().await);
     let options = MysqlOptions { pool_size: 1, connect_timeout: Duration::from_secs(1), ..options() };
-    let provider = place.connect_with(options).await;
-    let mut own = place.client().await;
+    let provider = fixture.connect_with(options).await;
+    let mut own = fixture.client().await;
     own.query_drop("lock tables message write").await.unwrap();
     let send = {
         let provider = provider.clone();
@@ -26,9 +26,9 @@ async fn a_pool_that_is_exhausted_says_so_and_recovers() {
     };
     let waits = format!(
         "select count(*) from information_schema.processlist where db = '{}' and state like 'Waiting for%'",
-        place.name
+        fixture.name
     );
-    let (mut looking, end) = (place.client().await, Instant::now() + Duration::from_secs(20));
+    let (mut looking, end) = (fixture.client().await, Instant::now() + Duration::from_secs(20));
     while looking.query_first::<u32, _>(&waits).await.unwrap() == Some(0) {
         assert!(Instant::now() < end, "the send does not wait for the lock");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -42,12 +42,12 @@ async fn a_pool_that_is_exhausted_says_so_and_recovers() {
 }
 
 #[tokio::test]
-async fn a_look_whose_answer_is_lost_has_done_nothing() {
-    let place = Place::new();
-    // The tables are made with more patience.
-    drop(place.connect().await);
-    let provider = place.connect_with(MysqlOptions { statement_timeout: Duration::from_secs(1), ..options() }).await;
-    let mut own = place.client().await;
+async fn a_read_whose_answer_is_lost_has_done_nothing() {
+    let fixture = Fixture::new();
+    // Create the tables with the default timeouts.
+    drop(fixture.connect().await);
+    let provider = fixture.connect_with(MysqlOptions { statement_timeout: Duration::from_secs(1), ..options() }).await;
+    let mut own = fixture.client().await;
     own.query_drop("lock tables message write").await.unwrap();
     let lost = [
         provider.queue_stats(&queue("orders"), soon()).await.unwrap_err(),
@@ -59,7 +59,7 @@ async fn a_look_whose_answer_is_lost_has_done_nothing() {
     }
 }
 
-/// Whether a call may be answered so while sessions are ended under it.
+/// Whether an error is allowed while sessions are being ended.
 fn is_passing(error: &MessagingError) -> bool {
     error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. })
 }
@@ -67,9 +67,9 @@ fn is_passing(error: &MessagingError) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
     const MESSAGES: usize = 300;
-    let place = Place::new();
-    let (sender, worker) = (place.connect().await, place.connect().await);
-    let sessions = format!("select id from information_schema.processlist where db = '{}'", place.name);
+    let fixture = Fixture::new();
+    let (sender, worker) = (fixture.connect().await, fixture.connect().await);
+    let sessions = format!("select id from information_schema.processlist where db = '{}'", fixture.name);
     let ending = tokio::spawn(async move {
         let mut client = Conn::from_url(crate::url()).await.unwrap();
         loop {
@@ -84,7 +84,7 @@ async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
     let sending = async {
         let (mut accepted, mut perhaps) = (HashSet::new(), HashSet::new());
         for n in 0..MESSAGES {
-            // Some with keys: their transactions have more steps to be cut between.
+            // Some with keys: their transactions have more steps.
             let message = Message::new(format!("{n}"));
             let message = if n % 3 == 0 { message.ordering_key(format!("k{}", n % 5)).unwrap() } else { message };
             loop {
@@ -123,7 +123,7 @@ async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
             Err(error) => assert!(is_passing(&error), "{error:?}"),
         }
         if seen.len() > MESSAGES / 2 {
-            // The rest in peace: leases that were lost on the way must run out first.
+            // Without further cuts: lost leases must expire first.
             ending.abort();
         }
     }
@@ -133,8 +133,8 @@ async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
 
 #[tokio::test]
 async fn a_message_that_is_too_large_for_the_server_is_refused_alone() {
-    let place = Place::new();
-    let url = format!("{}?max_allowed_packet=100000", place.url());
+    let fixture = Fixture::new();
+    let url = format!("{}?max_allowed_packet=100000", fixture.url());
     let provider = MysqlStore::open(&url, options()).await.unwrap().connect().unwrap();
     let messages = [10, 80_000, 40_000, 40_000].map(|length| Message::new(vec![0xff; length]));
     let sent = provider.send_batch(&queue("orders"), messages.into(), soon()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What an idle queue costs the server.
+//! Load of an idle queue on the server.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use mysql_async::{Conn, Opts};
 use postrider_core::{MessagingService, ReceiveOptions};
 use postrider_mysql::{MysqlProvider, MysqlStore, mysql_async};
 
-use crate::{Place, options, queue, soon};
+use crate::{Fixture, options, queue, soon};
 
 /// Statements with which a connection begins.
 const SETTINGS: u64 = 3;
@@ -19,14 +19,14 @@ struct Counted {
 }
 
 impl Counted {
-    async fn new(place: &Place) -> (Self, MysqlProvider) {
+    async fn new(fixture: &Fixture) -> (Self, MysqlProvider) {
         let user = format!("counted_{:08x}", rand::random::<u32>());
-        let mut client = place.client().await;
+        let mut client = fixture.client().await;
         client.query_drop("set global userstat = 1").await.expect("the right to have statements counted");
         client.query_drop(format!("create user '{user}'@'%' identified by 'secret'")).await.unwrap();
-        client.query_drop(format!("grant all on {}.* to '{user}'@'%'", place.name)).await.unwrap();
-        let port = Opts::from_url(&place.url()).unwrap().tcp_port();
-        let url = format!("mysql://{user}:secret@127.0.0.1:{port}/{}", place.name);
+        client.query_drop(format!("grant all on {}.* to '{user}'@'%'", fixture.name)).await.unwrap();
+        let port = Opts::from_url(&fixture.url()).unwrap().tcp_port();
+        let url = format!("mysql://{user}:secret@127.0.0.1:{port}/{}", fixture.name);
         let provider = MysqlStore::open(&url, options()).await.unwrap().connect().unwrap();
         (Self { user, client }, provider)
     }
@@ -48,22 +48,22 @@ impl Counted {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_receiver_that_waits_looks_once_a_second() {
-    let place = Place::new();
-    let (mut counted, provider) = Counted::new(&place).await;
+    let fixture = Fixture::new();
+    let (mut counted, provider) = Counted::new(&fixture).await;
     let before = counted.statements().await;
     let options = ReceiveOptions::default().wait(Duration::from_secs(3));
     let messages = provider.receive_messages(&queue("idle"), &options, soon()).await.unwrap();
     assert_eq!(messages.len(), 0);
     let statements = counted.statements().await - before;
-    // The claim at its beginning and at its end, and a look each second.
+    // A claim at its start and at its end, and a look each second.
     assert!((2..=6).contains(&statements), "{statements} statements in 3 s");
     counted.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_of_hints_looks_once_a_second() {
-    let place = Place::new();
-    let (mut counted, provider) = Counted::new(&place).await;
+    let fixture = Fixture::new();
+    let (mut counted, provider) = Counted::new(&fixture).await;
     let before = counted.statements().await;
     let mut hints = provider.subscribe(&queue("idle"), soon()).await.unwrap();
     let heard = tokio::time::timeout(Duration::from_millis(2500), hints.next()).await;

@@ -11,21 +11,21 @@ use postrider_conformance::{Harness, IdempotencyHarness, Outcome, Settings, exer
 use postrider_core::{MessagingError, QueueAdmin, QueueName};
 use postrider_mysql::{MysqlProvider, MysqlStore, mysql_async};
 
-use crate::{Place, database_url, is_long, options, soon};
+use crate::{Fixture, database_url, is_long, options, soon};
 
-/// Every worker opens the database for itself, as other processes do.
-struct Apart {
+/// Every worker opens the database itself, like another process.
+struct SeparateProcesses {
     name: String,
 }
 
-impl Harness for Apart {
+impl Harness for SeparateProcesses {
     type Provider = MysqlProvider;
 
     async fn open(&self) -> Result<MysqlProvider, MessagingError> {
         MysqlStore::open(&database_url(&self.name), options()).await?.connect()
     }
 
-    /// Ends every session of the test's workers, again and again for a while.
+    /// Ends the sessions of the test's workers repeatedly.
     fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
         Some(Box::pin(async {
             let mut killer = Conn::from_url(crate::url()).await.expect("a connection");
@@ -43,13 +43,13 @@ impl Harness for Apart {
     }
 }
 
-/// No worker has a clock that could be set wrong: no statement takes the time from one.
+/// Cannot be tested: no statement uses a worker's clock.
 const UNTRIED: &str = "l16_a_workers_clock_moves_no_lease_and_no_due_time";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_rule_holds_and_the_database_is_left_clean() {
-    let place = Place::new();
-    let harness = Apart { name: place.name.clone() };
+    let fixture = Fixture::new();
+    let harness = SeparateProcesses { name: fixture.name.clone() };
     let settings = Settings { parallel: 4, ..Settings::default() };
     let tried = "Tried on MariaDB. Every worker opens the database for itself, as other processes do. For L14 the server \
                  ends all of their sessions, again and again. [More about it](mysql.md).";
@@ -61,13 +61,13 @@ async fn every_rule_holds_and_the_database_is_left_clean() {
             assert_eq!(test.outcome, Outcome::Holds, "{}: {report}", test.name);
         }
     }
-    let left = place.connect().await.list_queues(soon()).await.unwrap();
+    let left = fixture.connect().await.list_queues(soon()).await.unwrap();
     assert_eq!(left, [], "the suite left queues behind");
     section.record().unwrap();
 }
 
-/// A database in which time passes by hand: every time that is stored is moved into the past instead.
-struct ByHand {
+/// A database with a manual clock: stored times are moved into the past.
+struct ManualClock {
     name: String,
 }
 
@@ -78,7 +78,7 @@ const TIMES: &[(&str, &[&str])] = &[
     ("idempotency", &["at"]),
 ];
 
-impl ByHand {
+impl ManualClock {
     async fn elapse(&self, time: Duration) {
         let mut client = Conn::from_url(database_url(&self.name)).await.expect("a connection");
         for (table, columns) in TIMES {
@@ -90,7 +90,7 @@ impl ByHand {
     }
 }
 
-impl Harness for ByHand {
+impl Harness for ManualClock {
     type Provider = MysqlProvider;
 
     async fn open(&self) -> Result<MysqlProvider, MessagingError> {
@@ -98,7 +98,7 @@ impl Harness for ByHand {
     }
 }
 
-impl TimedHarness for ByHand {
+impl TimedHarness for ManualClock {
     fn short(&self) -> Duration {
         Duration::from_secs(3600)
     }
@@ -113,12 +113,12 @@ impl TimedHarness for ByHand {
 
 #[test]
 fn it_does_what_the_model_does() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let cases = if is_long() { 1000 } else { 40 };
-    compare_with_model(&ByHand { name: place.name.clone() }, cases, 11).unwrap();
+    compare_with_model(&ManualClock { name: fixture.name.clone() }, cases, 11).unwrap();
 }
 
-impl IdempotencyHarness for ByHand {
+impl IdempotencyHarness for ManualClock {
     type Store = MysqlProvider;
 
     async fn open(&self) -> Result<MysqlProvider, MessagingError> {
@@ -132,8 +132,8 @@ impl IdempotencyHarness for ByHand {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_are_kept_as_they_should_be() {
-    let place = Place::new();
-    for finding in exercise_idempotency(&ByHand { name: place.name.clone() }).await {
+    let fixture = Fixture::new();
+    for finding in exercise_idempotency(&ManualClock { name: fixture.name.clone() }).await {
         assert_eq!(finding.fault, None, "{finding}");
     }
 }

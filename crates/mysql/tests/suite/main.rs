@@ -1,6 +1,6 @@
-//! MariaDB, judged from outside.
+//! Tests of MariaDB through the public interface.
 
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+// The functions that tests share may unwrap like the tests.
 #![allow(clippy::unwrap_used)]
 
 mod archive;
@@ -25,12 +25,12 @@ use mysql_async::prelude::Queryable;
 use postrider_core::{Deadline, QueueName};
 use postrider_mysql::{MysqlOptions, MysqlProvider, MysqlStore, mysql_async};
 
-/// A database of a test's own, dropped afterwards.
-struct Place {
+/// A test's own database, dropped afterwards.
+struct Fixture {
     name: String,
 }
 
-impl Place {
+impl Fixture {
     fn new() -> Self {
         let name = format!("test_{:016x}", rand::random::<u64>());
         at_server(format!("create database {name}"));
@@ -53,13 +53,13 @@ impl Place {
         self.connect_with(options()).await
     }
 
-    /// A plain connection, as any other program has it.
+    /// Opens a plain connection, as any other program does.
     async fn client(&self) -> Conn {
         Conn::from_url(self.url()).await.expect("a connection")
     }
 }
 
-impl Drop for Place {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let name = self.name.clone();
         let dropped = std::panic::catch_unwind(move || at_server(format!("drop database if exists {name}")));
@@ -69,7 +69,7 @@ impl Drop for Place {
     }
 }
 
-/// Carries a statement out, also where a test's runtime is the one that waits for it.
+/// Runs a statement on a separate thread, because a test's runtime may be waiting.
 fn at_server(statement: String) {
     let done = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -91,7 +91,7 @@ fn url() -> String {
     variable("POSTRIDER_MYSQL_URL")
 }
 
-/// What the environment says of it.
+/// Returns a variable of the environment.
 fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| {
         panic!(
@@ -115,7 +115,7 @@ fn soon() -> Deadline {
     Deadline::default()
 }
 
-/// Whether the long runs were asked for.
+/// Whether long runs are requested.
 fn is_long() -> bool {
     std::env::var_os("POSTRIDER_LONG").is_some()
 }

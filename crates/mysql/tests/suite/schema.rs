@@ -1,4 +1,4 @@
-//! The schema: how it comes into being, and what is refused.
+//! The schema: its creation, and what is refused.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use mysql_async::prelude::Queryable;
 use postrider_core::{Message, MessageId, MessagingError, MessagingService, Nack, QueueAdmin, ReceiveOptions};
 use postrider_mysql::{MysqlOptions, MysqlProvider, MysqlStore, mysql_async};
 
-use crate::{Place, database_url, options, queue, soon};
+use crate::{Fixture, database_url, options, queue, soon};
 
 async fn refusal(url: &str, options: MysqlOptions) -> MessagingError {
     MysqlStore::open(url, options).await.expect_err("it must be refused")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_processes_can_make_it_at_once() {
-    let place = Place::new();
+async fn many_processes_can_create_it_at_once() {
+    let fixture = Fixture::new();
     let opened = join_all((0..8).map(|_| async {
         let options = MysqlOptions { pool_size: 1, ..options() };
-        let provider = place.connect_with(options).await;
+        let provider = fixture.connect_with(options).await;
         provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
     }));
     opened.await;
-    let migrated = MysqlStore::migrate(&place.url(), options()).await.unwrap();
+    let migrated = MysqlStore::migrate(&fixture.url(), options()).await.unwrap();
     assert_eq!(migrated, [], "nothing is left to apply");
     let applied: Option<usize> =
-        place.client().await.query_first("select count(*) from postrider_migration").await.unwrap();
-    assert_eq!(applied, Some(MysqlStore::all_migrations(&place.url(), &options()).unwrap().len()));
+        fixture.client().await.query_first("select count(*) from postrider_migration").await.unwrap();
+    assert_eq!(applied, Some(MysqlStore::all_migrations(&fixture.url(), &options()).unwrap().len()));
 }
 
 #[tokio::test]
 async fn a_newer_schema_is_refused_unless_it_says_that_it_works() {
-    let place = Place::new();
-    drop(place.connect().await);
-    let mut client = place.client().await;
+    let fixture = Fixture::new();
+    drop(fixture.connect().await);
+    let mut client = fixture.client().await;
     let newer = |works_since: i64| {
         format!(
             "replace into postrider_migration (version, name, works_since, applied_at) values \
@@ -41,35 +41,35 @@ async fn a_newer_schema_is_refused_unless_it_says_that_it_works() {
         )
     };
     client.query_drop(newer(1)).await.unwrap();
-    drop(place.connect().await);
+    drop(fixture.connect().await);
     client.query_drop(newer(999)).await.unwrap();
-    let refused = refusal(&place.url(), options()).await;
+    let refused = refusal(&fixture.url(), options()).await;
     assert!(!refused.is_retryable());
     assert!(refused.to_string().contains("has schema version 999"), "{refused}");
 }
 
 #[tokio::test]
-async fn nothing_is_made_when_nobody_asked() {
-    let place = Place::new();
+async fn nothing_is_created_without_auto_migrate() {
+    let fixture = Fixture::new();
     let options = MysqlOptions { auto_migrate: false, ..options() };
-    let refused = refusal(&place.url(), options.clone()).await;
+    let refused = refusal(&fixture.url(), options.clone()).await;
     assert!(refused.to_string().contains("apply them with `postrider migrate`"), "{refused}");
-    let pending = MysqlStore::pending_migrations(&place.url(), options.clone()).await.unwrap();
-    assert_eq!(pending, MysqlStore::all_migrations(&place.url(), &options).unwrap());
-    MysqlStore::migrate(&place.url(), options.clone()).await.unwrap();
-    drop(place.connect_with(options).await);
+    let pending = MysqlStore::pending_migrations(&fixture.url(), options.clone()).await.unwrap();
+    assert_eq!(pending, MysqlStore::all_migrations(&fixture.url(), &options).unwrap());
+    MysqlStore::migrate(&fixture.url(), options.clone()).await.unwrap();
+    drop(fixture.connect_with(options).await);
 }
 
 #[tokio::test]
 async fn tables_of_another_program_are_left_alone() {
-    let place = Place::new();
-    place.client().await.query_drop("create table message (id int)").await.unwrap();
-    let refused = refusal(&place.url(), options()).await;
+    let fixture = Fixture::new();
+    fixture.client().await.query_drop("create table message (id int)").await.unwrap();
+    let refused = refusal(&fixture.url(), options()).await;
     assert!(refused.to_string().contains("tables of another program"), "{refused}");
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_way_to_the_server_is_said() {
+async fn connection_errors_say_what_is_wrong() {
     let url = crate::url();
     let (start, rest) = url.split_once("://").unwrap();
     let (credentials, server) = rest.split_once('@').unwrap();
@@ -100,7 +100,7 @@ async fn what_is_wrong_with_the_way_to_the_server_is_said() {
     }
 }
 
-/// The address of somebody who takes calls and ends them without a word.
+/// Returns the address of a server that accepts connections and closes them.
 async fn hangs_up() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -113,25 +113,25 @@ async fn hangs_up() -> String {
 }
 
 #[tokio::test]
-async fn a_user_who_lacks_rights_is_told_which_way_to_go() {
-    let place = Place::new();
+async fn a_user_who_lacks_rights_gets_the_fix() {
+    let fixture = Fixture::new();
     let user = format!("reader_{:08x}", rand::random::<u32>());
-    let mut client = place.client().await;
+    let mut client = fixture.client().await;
     client.query_drop(format!("create user '{user}'@'%' identified by 'secret'")).await.unwrap();
-    let (_, address) = database_url(&place.name).rsplit_once('@').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    let (_, address) = database_url(&fixture.name).rsplit_once('@').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
     let url = format!("mysql://{user}:secret@{address}");
     let shut_out = refusal(&url, options()).await;
     assert!(shut_out.to_string().contains("the user lacks a right"), "{shut_out}");
-    client.query_drop(format!("grant select on {}.* to '{user}'@'%'", place.name)).await.unwrap();
+    client.query_drop(format!("grant select on {}.* to '{user}'@'%'", fixture.name)).await.unwrap();
     let cannot_make = refusal(&url, options()).await;
     assert!(cannot_make.to_string().contains("let an owner run `postrider migrate`"), "{cannot_make}");
-    drop(place.connect().await);
+    drop(fixture.connect().await);
     let reader = MysqlStore::open(&url, options()).await.unwrap().connect().unwrap();
     let cannot_send = reader.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap_err();
     assert!(cannot_send.to_string().contains("the user lacks a right"), "{cannot_send}");
     // With these an application can do everything but migrate.
     let rights = "select, insert, update, delete";
-    client.query_drop(format!("grant {rights} on {}.* to '{user}'@'%'", place.name)).await.unwrap();
+    client.query_drop(format!("grant {rights} on {}.* to '{user}'@'%'", fixture.name)).await.unwrap();
     let writer = MysqlStore::open(&url, options()).await.unwrap().connect().unwrap();
     let id = writer.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
     let mut found = writer.receive_messages(&queue("orders"), &ReceiveOptions::default(), soon()).await.unwrap();
@@ -151,9 +151,9 @@ async fn fail(provider: &MysqlProvider, name: &str, id: MessageId, nack: Nack) {
 }
 
 #[tokio::test]
-async fn failures_that_a_program_before_the_queues_wrote_down_are_kept() {
-    let place = Place::new();
-    let provider = place.connect().await;
+async fn failures_of_a_program_before_the_migration_are_kept() {
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let (living, dead, twice) = (MessageId::generate(), MessageId::generate(), MessageId::generate());
     let later = || Nack::retry_after(Duration::from_secs(3600));
     fail(&provider, "living", living, later()).await;
@@ -161,8 +161,8 @@ async fn failures_that_a_program_before_the_queues_wrote_down_are_kept() {
     fail(&provider, "one", twice, later()).await;
     fail(&provider, "two", twice, later()).await;
     provider.close(soon()).await.unwrap();
-    // As that program left it.
-    let mut client = place.client().await;
+    // Restores the tables of that program.
+    let mut client = fixture.client().await;
     for step in [
         "replace into message_attempt \
          select message_id, attempt, started_at, failed_at, worker, error from failed_attempt",
@@ -171,7 +171,7 @@ async fn failures_that_a_program_before_the_queues_wrote_down_are_kept() {
     ] {
         client.query_drop(step).await.unwrap();
     }
-    let provider = place.connect().await;
+    let provider = fixture.connect().await;
     let told = async |name: &str, id: MessageId| {
         let attempts = provider.message_attempts(&queue(name), id, soon()).await.unwrap();
         attempts.into_iter().map(|attempt| (attempt.attempt, attempt.error.unwrap())).collect::<Vec<_>>()

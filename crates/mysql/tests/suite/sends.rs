@@ -1,19 +1,19 @@
-//! Batches of a size that comes again, which are sent by statements that stay prepared.
+//! Batches of recurring sizes, sent by prepared statements.
 
 use postrider_core::{
     ContentType, Message, MessagingError, MessagingService, Priority, QueueAdmin, ReceiveOptions, Settlement,
 };
 use postrider_mysql::MysqlOptions;
 
-use crate::{Place, options, queue, soon};
+use crate::{Fixture, options, queue, soon};
 
-/// More than one connection has.
+/// More sizes than a connection keeps prepared.
 const ROUNDS: usize = 12;
 
 #[tokio::test]
-async fn what_is_sent_again_and_again_arrives_as_it_is() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+async fn repeated_batches_arrive_unchanged() {
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     let bytes: Vec<u8> = (0..=255).collect();
     let batch = || {
         let plain = Message::new(bytes.clone());
@@ -38,9 +38,9 @@ async fn what_is_sent_again_and_again_arrives_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_queue_that_somebody_has_deleted_is_listed_by_the_next_batch() {
-    let place = Place::new();
-    let (provider, other, orders) = (place.connect().await, place.connect().await, queue("orders"));
+async fn a_deleted_queue_is_listed_by_the_next_batch() {
+    let fixture = Fixture::new();
+    let (provider, other, orders) = (fixture.connect().await, fixture.connect().await, queue("orders"));
     for round in 0..ROUNDS {
         for row in provider.send_batch(&orders, vec![Message::new("1"), Message::new("2")], soon()).await.unwrap() {
             row.unwrap();
@@ -51,7 +51,7 @@ async fn a_queue_that_somebody_has_deleted_is_listed_by_the_next_batch() {
         other.delete_queue(&orders, soon()).await.unwrap();
         assert!(other.list_queues(soon()).await.unwrap().is_empty());
     }
-    let strict = place.connect_with(MysqlOptions { create_queues: false, ..options() }).await;
+    let strict = fixture.connect_with(MysqlOptions { create_queues: false, ..options() }).await;
     for _ in 0..ROUNDS {
         let sent = strict.send_batch(&orders, vec![Message::new("1"), Message::new("2")], soon()).await.unwrap();
         assert!(sent.iter().all(|row| matches!(row, Err(MessagingError::QueueNotFound { .. }))), "{sent:?}");

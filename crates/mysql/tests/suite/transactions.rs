@@ -1,4 +1,4 @@
-//! Sends and acks inside the caller's own transaction, from Rust.
+//! Sends and acks inside the caller's transaction.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use postrider_core::{
 };
 use postrider_mysql::{ArchivePolicy, MysqlOptions, MysqlProvider, mysql_async};
 
-use crate::locks::{AT_ONCE, PATIENCE, somebody_waits};
-use crate::{Place, options, queue, soon};
+use crate::locks::{AT_ONCE, PATIENCE, until_a_session_waits};
+use crate::{Fixture, options, queue, soon};
 
-async fn callers_own(place: &Place) -> Conn {
-    let mut client = place.client().await;
+async fn callers_own(fixture: &Fixture) -> Conn {
+    let mut client = fixture.client().await;
     client.query_drop("create table if not exists orders (id bigint auto_increment primary key)").await.unwrap();
     client
 }
@@ -35,10 +35,10 @@ fn ids(messages: &[QueuedMessage]) -> Vec<MessageId> {
 
 #[tokio::test]
 async fn a_message_is_there_if_and_only_if_the_callers_changes_are() {
-    let place = Place::new();
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let store = provider.store().clone();
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
 
     let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
     transaction.query_drop(INSERT).await.unwrap();
@@ -62,13 +62,13 @@ async fn a_message_is_there_if_and_only_if_the_callers_changes_are() {
 
 #[tokio::test]
 async fn the_rules_are_the_same_as_for_any_send() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let limits = Limits { max_body_bytes: 10, ..Limits::default() };
-    let provider = place.connect_with(MysqlOptions { limits, create_queues: false, ..options() }).await;
+    let provider = fixture.connect_with(MysqlOptions { limits, create_queues: false, ..options() }).await;
     let store = provider.store().clone();
     let orders = queue("orders");
     provider.ensure_queue(&orders, soon()).await.unwrap();
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
     let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
 
     let refused = store.send_in(&mut transaction, &orders, &Message::new("far too large")).await;
@@ -86,9 +86,9 @@ async fn the_rules_are_the_same_as_for_any_send() {
 
 #[tokio::test]
 async fn a_send_that_fails_leaves_nothing_in_the_transaction() {
-    let place = Place::new();
-    let provider = place.connect().await;
-    let mut own = callers_own(&place).await;
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
+    let mut own = callers_own(&fixture).await;
     own.query_drop("alter table message add constraint refused check (queue <> 'orders')").await.unwrap();
     let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
     let refused = provider.store().send_in(&mut transaction, &queue("orders"), &Message::new("x")).await;
@@ -101,10 +101,10 @@ async fn a_send_that_fails_leaves_nothing_in_the_transaction() {
 
 #[tokio::test]
 async fn an_ack_and_the_handlers_changes_are_one() {
-    let place = Place::new();
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let store = provider.store().clone();
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
     let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
     provider.send_message(&queue("orders"), keyed("1"), soon()).await.unwrap();
     let next = provider.send_message(&queue("orders"), keyed("2"), soon()).await.unwrap();
@@ -127,9 +127,9 @@ async fn an_ack_and_the_handlers_changes_are_one() {
 
 #[tokio::test]
 async fn a_record_and_the_handlers_changes_are_one() {
-    let place = Place::new();
-    let provider = place.connect().await;
-    let mut own = callers_own(&place).await;
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
+    let mut own = callers_own(&fixture).await;
     let (key, lease) = (IdempotencyKey::new("orders/7").unwrap(), Duration::from_secs(30));
     let Begun::Fresh(token) = provider.begin(&key, lease, soon()).await.unwrap() else { panic!("it is fresh") };
     for attempt in 0..2 {
@@ -142,31 +142,31 @@ async fn a_record_and_the_handlers_changes_are_one() {
 }
 
 #[tokio::test]
-async fn a_record_that_is_gone_holds_nobody_up() {
-    let place = Place::new();
-    let provider = place.connect().await;
+async fn a_missing_record_delays_no_other_call() {
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let lease = Duration::from_secs(30);
     let begin = async |key: &str| provider.begin(&IdempotencyKey::new(key).unwrap(), lease, soon()).await.unwrap();
     let Begun::Fresh(token) = begin("orders/7").await else { panic!("it is fresh") };
     assert_eq!(provider.abandon(&token, soon()).await.unwrap(), Standing::Held);
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
     let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
     provider.store().complete_in(&mut transaction, &token).await.expect_err("it was abandoned");
     let others = tokio::time::timeout(AT_ONCE, begin("orders/8")).await;
-    assert!(matches!(others, Ok(Begun::Fresh(_))), "nobody waits for the open transaction: {others:?}");
+    assert!(matches!(others, Ok(Begun::Fresh(_))), "it does not wait for the open transaction: {others:?}");
     transaction.rollback().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_keyed_send_in_an_open_transaction_holds_nobody_up() {
-    let place = Place::new();
-    let provider = place.connect().await;
+async fn a_keyed_send_in_an_open_transaction_delays_no_other_call() {
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let store = provider.store().clone();
     let orders = queue("orders");
     let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
     let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
-    // A queue that is new, too: its name must not be a lock either.
+    // A new queue, whose name must not be a lock either.
     let late = store.send_in(&mut transaction, &orders, &keyed("late")).await.unwrap();
     let patience = Duration::from_secs(3);
     for _ in 0..3 {
@@ -176,7 +176,7 @@ async fn a_keyed_send_in_an_open_transaction_holds_nobody_up() {
             assert_eq!(ids(&found), [id]);
             provider.ack_message(&orders, found.remove(0), soon()).await.unwrap();
         };
-        tokio::time::timeout(patience, meanwhile).await.expect("nobody waits for the open transaction");
+        tokio::time::timeout(patience, meanwhile).await.expect("it does not wait for the open transaction");
     }
     let head = provider.send_message(&orders, keyed("head"), soon()).await.unwrap();
     transaction.commit().await.unwrap();
@@ -193,9 +193,9 @@ async fn a_keyed_send_in_an_open_transaction_holds_nobody_up() {
 
 #[tokio::test]
 async fn a_message_that_has_expired_does_not_swallow_one_that_is_sent_in_a_transaction() {
-    let place = Place::new();
-    let provider = place.connect().await;
-    let mut own = callers_own(&place).await;
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
+    let mut own = callers_own(&fixture).await;
     let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
     let over = keyed("over").dedup_key("d").unwrap().expires_in(Duration::ZERO);
     provider.send_message(&queue("orders"), over, soon()).await.unwrap();
@@ -214,10 +214,10 @@ async fn a_message_that_has_expired_does_not_swallow_one_that_is_sent_in_a_trans
 }
 
 #[tokio::test]
-async fn what_a_handler_gives_back_in_the_meantime_is_not_acknowledged() {
-    let place = Place::new();
-    let provider = place.connect().await;
-    let mut own = callers_own(&place).await;
+async fn a_message_released_meanwhile_is_not_acknowledged() {
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
+    let mut own = callers_own(&fixture).await;
     provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
     let receipt = received(&provider).await.remove(0).into_receipt();
     provider.nack_message(&queue("orders"), receipt.clone(), Nack::Release, soon()).await.unwrap();
@@ -228,14 +228,14 @@ async fn what_a_handler_gives_back_in_the_meantime_is_not_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_new_dedup_key_in_an_open_transaction_holds_no_other_key_up() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+async fn a_new_dedup_key_in_an_open_transaction_delays_no_other_key() {
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     let with_key = |key: &str| Message::new("x").dedup_key(key).unwrap();
     for key in ["a", "z"] {
         provider.send_message(&orders, with_key(key), soon()).await.unwrap();
     }
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
     let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
     provider.store().send_in(&mut transaction, &orders, &with_key("m")).await.unwrap();
     let meanwhile = async {
@@ -244,17 +244,17 @@ async fn a_new_dedup_key_in_an_open_transaction_holds_no_other_key_up() {
         }
         provider.send_message(&queue("others"), with_key("m"), soon()).await.unwrap();
     };
-    tokio::time::timeout(AT_ONCE, meanwhile).await.expect("nobody waits for the open transaction");
+    tokio::time::timeout(AT_ONCE, meanwhile).await.expect("it does not wait for the open transaction");
     transaction.commit().await.unwrap();
 }
 
 #[tokio::test]
-async fn who_has_a_dedup_key_is_received_and_settled_while_a_transaction_that_met_it_is_open() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+async fn the_holder_of_a_dedup_key_is_received_and_settled_beside_a_transaction_that_found_it() {
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     let with_key = |body: &'static str| Message::new(body).dedup_key("d").unwrap();
     let holder = provider.send_message(&orders, with_key("holder"), soon()).await.unwrap();
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
     let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
     let met = provider.store().send_in(&mut transaction, &orders, &with_key("second")).await.unwrap();
     assert_eq!(met, holder);
@@ -263,8 +263,8 @@ async fn who_has_a_dedup_key_is_received_and_settled_while_a_transaction_that_me
         assert_eq!(ids(&found), [holder]);
         provider.ack_message(&orders, found.remove(0), soon()).await.unwrap();
     };
-    tokio::time::timeout(AT_ONCE, meanwhile).await.expect("nobody waits for the open transaction");
-    // The transaction sees the holder still, as it sees everything from before; but it is gone.
+    tokio::time::timeout(AT_ONCE, meanwhile).await.expect("it does not wait for the open transaction");
+    // The transaction still sees the holder in its snapshot; but it is gone.
     let new = provider.store().send_in(&mut transaction, &orders, &with_key("new")).await.unwrap();
     assert_ne!(new, holder);
     transaction.commit().await.unwrap();
@@ -272,13 +272,13 @@ async fn who_has_a_dedup_key_is_received_and_settled_while_a_transaction_that_me
 }
 
 #[tokio::test]
-async fn a_transaction_that_acknowledges_who_has_a_dedup_key_can_send_with_it() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+async fn a_transaction_that_acks_the_holder_of_a_dedup_key_can_send_with_it() {
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     let with_key = |body: &'static str| Message::new(body).dedup_key("d").unwrap();
     provider.send_message(&orders, with_key("1"), soon()).await.unwrap();
     let receipt = received(&provider).await.remove(0).into_receipt();
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
     let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
     provider.store().ack_in(&mut transaction, &receipt).await.unwrap();
     let next = with_key("2");
@@ -288,20 +288,20 @@ async fn a_transaction_that_acknowledges_who_has_a_dedup_key_can_send_with_it() 
 }
 
 #[tokio::test]
-async fn an_ack_with_a_lease_that_is_over_holds_nobody_up() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+async fn an_ack_with_an_expired_lease_delays_no_other_call() {
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     provider.send_message(&orders, Message::new("twice"), soon()).await.unwrap();
     let twice = received(&provider).await.remove(0).into_receipt();
     let mut receipts = Vec::new();
-    // Younger than all that is there: where they would be is where every new message goes.
+    // Newer than every row: their gap is where new messages are inserted.
     for body in ["1", "2"] {
         provider.send_message(&orders, Message::new(body), soon()).await.unwrap();
         let receipt = received(&provider).await.remove(0).into_receipt();
         provider.ack_message(&orders, receipt.clone(), soon()).await.unwrap();
         receipts.push(receipt);
     }
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
     let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
     provider.store().ack_in(&mut transaction, &twice).await.unwrap();
     receipts.push(twice);
@@ -316,21 +316,21 @@ async fn an_ack_with_a_lease_that_is_over_holds_nobody_up() {
         let retry = Nack::Retry { after: Duration::ZERO, error: Some("no".into()) };
         provider.nack_message(&orders, found.remove(0), retry, soon()).await.unwrap();
     };
-    tokio::time::timeout(AT_ONCE, meanwhile).await.expect("nobody waits for the open transaction");
+    tokio::time::timeout(AT_ONCE, meanwhile).await.expect("it does not wait for the open transaction");
     transaction.commit().await.unwrap();
 }
 
 #[tokio::test]
-async fn an_ack_of_what_had_failed_holds_no_other_failure_up() {
-    let place = Place::new();
+async fn an_ack_of_a_failed_message_delays_no_other_failure() {
+    let fixture = Fixture::new();
     let (provider, orders) =
-        (place.connect_with(MysqlOptions { archive: ArchivePolicy::None, ..options() }).await, queue("orders"));
+        (fixture.connect_with(MysqlOptions { archive: ArchivePolicy::None, ..options() }).await, queue("orders"));
     let retry = || Nack::Retry { after: Duration::ZERO, error: Some("no".into()) };
     provider.send_message(&orders, Message::new("1"), soon()).await.unwrap();
     let first = received(&provider).await.remove(0);
     provider.nack_message(&orders, first, retry(), soon()).await.unwrap();
     let receipt = received(&provider).await.remove(0).into_receipt();
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
     let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
     provider.store().ack_in(&mut transaction, &receipt).await.unwrap();
     let meanwhile = async {
@@ -338,21 +338,21 @@ async fn an_ack_of_what_had_failed_holds_no_other_failure_up() {
         let second = received(&provider).await.remove(0);
         provider.nack_message(&orders, second, retry(), soon()).await.unwrap();
     };
-    tokio::time::timeout(AT_ONCE, meanwhile).await.expect("nobody waits for the open transaction");
+    tokio::time::timeout(AT_ONCE, meanwhile).await.expect("it does not wait for the open transaction");
     transaction.commit().await.unwrap();
     let left: Option<u64> = own.query_first("select count(*) from failed_attempt").await.unwrap();
     assert_eq!(left, Some(1), "those of the first are gone");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_transactions_that_send_one_dedup_key_the_second_answers_the_first_ones_id() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+async fn of_two_transactions_with_one_dedup_key_the_second_returns_the_first_id() {
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     let with_key = |body: &'static str| Message::new(body).dedup_key("d").unwrap();
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
     let mut first = own.start_transaction(TxOpts::default()).await.unwrap();
     let holder = provider.store().send_in(&mut first, &orders, &with_key("1")).await.unwrap();
-    let mut others = place.client().await;
+    let mut others = fixture.client().await;
     let store = provider.store().clone();
     let second = tokio::spawn(async move {
         let mut second = others.start_transaction(TxOpts::default()).await.unwrap();
@@ -361,7 +361,7 @@ async fn of_two_transactions_that_send_one_dedup_key_the_second_answers_the_firs
         second.commit().await.unwrap();
         id
     });
-    somebody_waits(&place, None).await;
+    until_a_session_waits(&fixture, None).await;
     first.commit().await.unwrap();
     assert_eq!(tokio::time::timeout(PATIENCE, second).await.unwrap().unwrap(), holder);
     assert_eq!(ids(&received(&provider).await), [holder]);

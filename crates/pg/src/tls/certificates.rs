@@ -1,4 +1,4 @@
-//! How far the server's certificate is trusted.
+//! Verification of the server's certificate.
 
 use std::sync::Arc;
 
@@ -12,28 +12,28 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStor
 
 use super::Trust;
 
-/// Encryption with a server that is trusted so far, by the authorities of a file or those of the machine.
+/// Returns the TLS configuration, with the authorities of a file or of the machine.
 pub(super) fn client_config(trust: Trust, roots: Option<&str>) -> Result<ClientConfig, MessagingError> {
     let crypto = Arc::new(rustls::crypto::ring::default_provider());
     let unusable = |error: rustls::Error| MessagingError::invalid("TLS", error.to_string());
     let builder =
         ClientConfig::builder_with_provider(crypto.clone()).with_safe_default_protocol_versions().map_err(unusable)?;
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
-        Trust::Anybody => Arc::new(Lenient { chain: None, crypto }),
+        Trust::Unverified => Arc::new(Lenient { chain: None, crypto }),
         Trust::Authority | Trust::Name => {
             let chain = WebPkiServerVerifier::builder_with_provider(authorities(roots)?.into(), crypto.clone())
                 .build()
                 .map_err(|error| MessagingError::invalid("sslrootcert", error.to_string()))?;
             match trust {
                 Trust::Name => chain,
-                Trust::Authority | Trust::Anybody => Arc::new(Lenient { chain: Some(chain), crypto }),
+                Trust::Authority | Trust::Unverified => Arc::new(Lenient { chain: Some(chain), crypto }),
             }
         }
     };
     Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
-/// The authorities of a file, or those of the machine.
+/// Returns the authorities of a file, or of the machine.
 fn authorities(roots: Option<&str>) -> Result<RootCertStore, MessagingError> {
     let mut store = RootCertStore::empty();
     let unusable = |why: String| MessagingError::invalid("sslrootcert", why);
@@ -51,17 +51,17 @@ fn authorities(roots: Option<&str>) -> Result<RootCertStore, MessagingError> {
         None => {
             store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if store.is_empty() {
-                return Err(unusable("this machine knows no authorities; name a file of certificates".into()));
+                return Err(unusable("this machine has no authorities; name a file of certificates".into()));
             }
         }
     }
     Ok(store)
 }
 
-/// Asks less of a certificate than its name.
+/// Verifies the authority at most, not the name.
 #[derive(Debug)]
 struct Lenient {
-    /// `None` asks nothing.
+    /// `None` verifies nothing.
     chain: Option<Arc<WebPkiServerVerifier>>,
     crypto: Arc<CryptoProvider>,
 }
@@ -77,7 +77,7 @@ impl ServerCertVerifier for Lenient {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
         match chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            // The name is the last thing that is looked at.
+            // The name is checked last.
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),

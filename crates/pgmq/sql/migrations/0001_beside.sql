@@ -1,22 +1,22 @@
--- The one clock of leases and due times: the server's, at the beginning of a statement, so that a transaction that
--- waited for a lock does not judge by the time at which it began.
+-- The clock of leases and due times: the server's, at the start of the statement, so that a transaction that waited for
+-- a lock does not use the time at which it began.
 create function {schema}.clock() returns timestamptz language sql stable parallel safe
 as 'select pg_catalog.statement_timestamp()';
 
--- Times stand in headers as microseconds since 1970: a number is compared and carried without loss.
+-- Times in headers are microseconds since 1970: numbers compare and travel without loss.
 create function {schema}.micros(at timestamptz) returns bigint language sql immutable parallel safe
 as 'select (extract(epoch from $1) * 1000000)::bigint';
 
--- A number that a header holds. Anybody can write headers: what is no count or time is none, and never an error, or one
--- message would hold up a whole queue.
+-- A number in a header. Any client can write headers: an invalid count or time is null and never an error, or one
+-- message would block a whole queue.
 create function {schema}.number(value jsonb) returns bigint language sql immutable parallel safe
 as 'select case when jsonb_typeof($1) = ''number'' and $1 >= ''0'' and $1 <= ''9007199254740991'' then $1::bigint end';
 
--- What stands about a message in its headers, under Postrider's own name.
+-- The note about a message in its headers, under Postrider's own name.
 create function {schema}.ours(headers jsonb) returns jsonb language sql immutable parallel safe
 as 'select $1->''postrider-message''';
 
--- Headers with more about the message. Headers of others that are no object are kept under a name.
+-- Headers with an addition to the note. Foreign headers that are no object are kept under a name.
 create function {schema}.noted(headers jsonb, note jsonb) returns jsonb language sql immutable parallel safe
 as 'select case jsonb_typeof($1) when ''object'' then $1 when ''null'' then ''{}''
                 else case when $1 is null then ''{}'' else jsonb_build_object(''x-pgmq-headers'', $1) end end
@@ -32,14 +32,14 @@ as 'select case when jsonb_typeof($1->''postrider-message''->''failures'') is di
                 then ($1->''postrider-message''->''failures'') - 0 || $2
                 else ($1->''postrider-message''->''failures'') || $2 end';
 
--- Whether somebody, here or elsewhere, has a lease that has not run out: the message was read, and not given back since.
+-- Whether any client has a lease that has not expired: the message was read, and not given back since.
 create function {schema}.is_leased(vt timestamptz, read_ct int, headers jsonb) returns boolean
 language sql stable parallel safe
 as 'select $1 > {schema}.clock() and $2 > 0
        and coalesce({schema}.number($3->''postrider-message''->''returned''), -1) <> $2';
 
--- Whether a lease is valid: the same read, not given back since, and its end is the one that the lease was given or was
--- extended to. Somebody else who sets vt ends it.
+-- Whether a lease is valid: the same read, not given back since, and the end that the lease was given or extended to.
+-- Another client that sets vt ends it.
 create function {schema}.is_held(read_ct int, last_read_at timestamptz, vt timestamptz, headers jsonb,
                                  lease_read_ct int, lease_read_at timestamptz, lease_vt timestamptz) returns boolean
 language sql stable parallel safe
@@ -47,8 +47,8 @@ as 'select $1 = $5 and $2 = $6 and $3 > {schema}.clock()
        and ($3 = $7 or {schema}.number($4->''postrider-message''->''lease_ends'') = {schema}.micros($3))
        and coalesce({schema}.number($4->''postrider-message''->''returned''), -1) <> $1';
 
--- The headers of a message that dies: its id, which is derived for a message of others, the record of its life, and no
--- counts, since it begins anew.
+-- The headers of a dead letter: its id, which is derived for a foreign message, its record, and no counts, since they
+-- restart.
 create function {schema}.buried(headers jsonb, origin text, id text, reason text, error text, read_ct int,
                                 enqueued_at timestamptz, last_read_at timestamptz, failure jsonb) returns jsonb
 language sql stable parallel safe
@@ -70,7 +70,7 @@ as 'select {schema}.noted(
       || case when $9 is null then ''{}'' else jsonb_build_object(''failures'', {schema}.failures($1, $9)) end)
     from (select $6 - coalesce({schema}.number($1->''postrider-message''->''released''), 0) as deliveries) lived';
 
--- The headers of a dead letter that comes back: without the record, and without an expiry that has passed.
+-- The headers of a redriven message: without the record, and without an expiry that has passed.
 create function {schema}.revived(headers jsonb, id text) returns jsonb language sql stable parallel safe
 as 'select {schema}.noted(
       case when jsonb_typeof($1->''postrider-message'') = ''object''
@@ -82,14 +82,13 @@ as 'select {schema}.noted(
            else $1 end,
       jsonb_build_object(''id'', $2))';
 
--- Queues whose receives are held back. Only Postrider asks.
+-- Paused queues. Only Postrider reads it.
 create table {schema}.queue_pause (
   queue text collate "C" not null primary key,
   paused_at timestamptz not null default {schema}.clock()
 );
 
--- Who has each dedup key. A record speaks only as long as its message is in the queue: others may remove it without a
--- word.
+-- The holders of dedup keys. A row counts only while its message is in the queue: other clients may remove the message.
 create table {schema}.dedup (
   queue text collate "C" not null,
   dedup_key text collate "C" not null,
@@ -98,7 +97,7 @@ create table {schema}.dedup (
   primary key (queue, dedup_key)
 );
 
--- Messages that are due much later. In the queue they would slow every read of PGMQ's own.
+-- Messages with long delays. In the queue they would slow PGMQ's own reads.
 create table {schema}.delayed (
   id bigint generated always as identity,
   due_at timestamptz not null,
@@ -115,10 +114,10 @@ create index delayed_due on {schema}.delayed (due_at);
 alter table {schema}.delayed set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 alter table {schema}.dedup set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
--- What a queue needs here and PGMQ does not give it, but for its indexes: a vacuum that keeps up, and notifications that
--- cost a batch one call. PGMQ's own trigger is called for every row, which halved the rate of batches of a hundred; this
--- one has its name and its function, so that PGMQ turns it off like its own. A queue that notifies already is left alone.
--- The trigger needs the table for itself for a moment. Indexes of a large table must be made outside a function.
+-- Gives a queue what Postrider needs, but for its indexes: frequent vacuum, and notifications that cost one call a
+-- batch. PGMQ's own trigger is called for every row, which halved the rate of batches of a hundred; this one has its
+-- name and its function, so that PGMQ disables it like its own. A queue that notifies already is left alone. The
+-- trigger needs the table exclusively for a moment. Indexes of a large table must be created outside a function.
 create function {schema}.adopt(queue text, throttle_ms int) returns void language plpgsql as $$
 declare
   named regclass := to_regclass(format('pgmq.%I', 'q_' || queue));

@@ -1,4 +1,4 @@
-//! How a queue that others have made, and use, gets what Postrider needs of it.
+//! Adoption of queues that other clients created and use.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use postrider_core::{Message, MessagingService, QueueName};
 use postrider_pgmq::tokio_postgres::Client;
 use tokio::time::Instant;
 
-use crate::{Place, client, soon};
+use crate::{Fixture, client, soon};
 
 async fn valid_indexes(client: &Client, queue: &QueueName) -> i64 {
     let count = "select count(*) from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indexrelid \
@@ -22,7 +22,7 @@ async fn until_indexed(client: &Client, queue: &QueueName) {
     }
 }
 
-/// A queue that another client has made and filled.
+/// Creates and fills a queue as another client.
 async fn fill(client: &Client, queue: &QueueName, count: usize) {
     client.query("select pgmq.create($1)", &[&queue.as_str()]).await.unwrap();
     let fill = format!(
@@ -34,14 +34,14 @@ async fn fill(client: &Client, queue: &QueueName, count: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_queue_gets_its_indexes_while_others_write() {
-    let place = Place::new();
-    let (own, queue) = (client().await, place.queue("orders"));
+    let fixture = Fixture::new();
+    let (own, queue) = (client().await, fixture.queue("orders"));
     fill(&own, &queue, 12_000).await;
     let mut other = client().await;
     let writing = other.transaction().await.unwrap();
     let write = format!("insert into pgmq.q_{queue} (vt, message) values (now() + interval '1 day', '{{}}')");
     writing.batch_execute(&write).await.unwrap();
-    let provider = place.connect().await;
+    let provider = fixture.connect().await;
     let sending = {
         let (provider, queue) = (provider.clone(), queue.clone());
         tokio::spawn(async move { provider.send_message(&queue, Message::new("x"), soon()).await })
@@ -49,8 +49,8 @@ async fn a_large_queue_gets_its_indexes_while_others_write() {
     let waits = "select exists (select 1 from pg_stat_activity \
                  where application_name = $1 and wait_event_type = 'Lock')";
     let end = Instant::now() + Duration::from_secs(20);
-    while !own.query_one(waits, &[&place.schema]).await.unwrap().get::<_, bool>(0) {
-        assert!(Instant::now() < end, "nobody waits for the writer");
+    while !own.query_one(waits, &[&fixture.schema]).await.unwrap().get::<_, bool>(0) {
+        assert!(Instant::now() < end, "it does not wait for the writer");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     own.batch_execute("set lock_timeout = '2s'").await.unwrap();
@@ -62,9 +62,9 @@ async fn a_large_queue_gets_its_indexes_while_others_write() {
 }
 
 #[tokio::test]
-async fn an_index_that_nobody_finished_is_made_anew() {
-    let place = Place::new();
-    let (own, queue) = (client().await, place.queue("orders"));
+async fn an_unfinished_index_is_created_again() {
+    let fixture = Fixture::new();
+    let (own, queue) = (client().await, fixture.queue("orders"));
     fill(&own, &queue, 10).await;
     let mut other = client().await;
     let writing = other.transaction().await.unwrap();
@@ -75,8 +75,8 @@ async fn an_index_that_nobody_finished_is_made_anew() {
     writing.rollback().await.unwrap();
     let left = "select not indisvalid from pg_catalog.pg_index where indexrelid = to_regclass($1)";
     let left = own.query_one(left, &[&format!("pgmq.q_{queue}_pr_free")]).await.unwrap();
-    assert!(left.get::<_, bool>(0), "there is one, and it is of no use");
-    let provider = place.connect().await;
+    assert!(left.get::<_, bool>(0), "the index is invalid");
+    let provider = fixture.connect().await;
     provider.send_message(&queue, Message::new("x"), soon()).await.unwrap();
     until_indexed(&own, &queue).await;
 }

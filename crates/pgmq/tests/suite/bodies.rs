@@ -1,12 +1,12 @@
-//! Bodies come back as the bytes that were sent, whatever the server makes of them.
+//! Bodies are received as the bytes that were sent.
 
 use postrider_core::{ContentType, Message, MessagingService, ReceiveOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::{Place, client, soon};
+use crate::{Fixture, client, soon};
 
-/// JSON as programs write it, and as they do not.
+/// Returns random JSON, in usual and unusual forms.
 fn json(random: &mut StdRng, depth: u32) -> String {
     let gap = |random: &mut StdRng| ["", "", "", " ", "\n\t"][random.random_range(0..5)];
     match random.random_range(0..if depth == 0 { 5 } else { 8 }) {
@@ -56,7 +56,7 @@ fn string(random: &mut StdRng) -> String {
         "\\ud83d",
         "\u{2028}",
     ];
-    // What the server refuses is rare, or most texts would be.
+    // Rarely, or the server would refuse most texts.
     let most = if random.random_range(0..20) == 0 { parts.len() } else { 18 };
     let text: String = (0..random.random_range(0..4)).map(|_| parts[random.random_range(0..most)]).collect();
     format!("\"{text}\"")
@@ -64,8 +64,8 @@ fn string(random: &mut StdRng) -> String {
 
 #[tokio::test]
 async fn every_body_comes_back_as_it_was_sent() {
-    let place = Place::new();
-    let (provider, queue) = (place.connect().await, place.queue("orders"));
+    let fixture = Fixture::new();
+    let (provider, queue) = (fixture.connect().await, fixture.queue("orders"));
     let seed = rand::random();
     let mut random = StdRng::seed_from_u64(seed);
     let mut bodies: Vec<Vec<u8>> = (0..1500).map(|_| json(&mut random, 4).into_bytes()).collect();
@@ -97,9 +97,9 @@ async fn every_body_comes_back_as_it_was_sent() {
 
 #[tokio::test]
 async fn json_is_json_for_other_clients() {
-    let place = Place::new();
-    let (provider, queue) = (place.connect().await, place.queue("orders"));
-    // The keys are not in the server's order, so the text stands beside the JSON.
+    let fixture = Fixture::new();
+    let (provider, queue) = (fixture.connect().await, fixture.queue("orders"));
+    // The keys are not in the server's order, so the text is stored beside the JSON.
     let order = r#"{"order":7,"id":"x"}"#;
     provider.send_message(&queue, Message::new(order), soon()).await.unwrap();
     let row = client()

@@ -1,4 +1,4 @@
-//! The way to the server fails, and nothing that was accepted is lost.
+//! Network faults lose nothing that was accepted.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use postrider_conformance::proxy::FaultProxy;
 use postrider_conformance::{Settings, StormReport, StormSettings};
 use postrider_pgmq::{PgmqOptions, PgmqStore};
 
-use crate::{Place, is_long, url};
+use crate::{Fixture, is_long, url};
 
 /// A storm on a queue of its own.
 async fn storm_under(fault: Fault) -> StormReport {
-    let place = Place::new();
-    let options = place.options();
+    let fixture = Fixture::new();
+    let options = fixture.options();
     let open = move |url: String| {
         let options = options.clone();
         async move { PgmqStore::open(&url, options).await?.connect() }
     };
     let messages = if is_long() { 10_000 } else { 200 };
     let storm = StormSettings { messages, senders: 2, receivers: 3 };
-    let settings = Settings { storm, prefix: place.schema.clone(), ..Settings::default() };
+    let settings = Settings { storm, prefix: fixture.schema.clone(), ..Settings::default() };
     let report = storm_through(fault, &url(), open, &settings).await.unwrap();
     let verdict = &report.verdict;
     assert!(verdict.is_clean() && verdict.counts.live == 0, "seed {}: {verdict}", report.seed);
@@ -51,10 +51,10 @@ async fn a_server_that_is_away_for_seconds_loses_nothing() {
 
 #[tokio::test]
 async fn a_lost_answer_is_told_as_an_unknown_outcome() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let proxy = FaultProxy::before(&url()).await.unwrap();
-    // The connection that is warm is the one that is used.
-    let options = PgmqOptions { pool_size: 1, ..place.options() };
+    // One connection, so that the warm one is used.
+    let options = PgmqOptions { pool_size: 1, ..fixture.options() };
     let provider = PgmqStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
     let told = lost_answers_are_told(&proxy, &provider).await.unwrap();
     assert!(told.unknown_sends > 0 && told.carried_out > 0 && told.unknown_acks > 0, "{told:?}");
@@ -62,14 +62,14 @@ async fn a_lost_answer_is_told_as_an_unknown_outcome() {
 
 #[tokio::test]
 async fn a_connection_that_falls_silent_is_given_up() {
-    let place = Place::new();
-    // The tables are made with more patience.
-    drop(place.connect().await);
+    let fixture = Fixture::new();
+    // Create the tables with the default timeouts.
+    drop(fixture.connect().await);
     let tries = (0..STEPS).map(|passing| {
-        let place = &place;
+        let fixture = &fixture;
         async move {
             let proxy = FaultProxy::before(&url()).await.unwrap();
-            let options = PgmqOptions { pool_size: 2, statement_timeout: Duration::from_secs(1), ..place.options() };
+            let options = PgmqOptions { pool_size: 2, statement_timeout: Duration::from_secs(1), ..fixture.options() };
             let provider = PgmqStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
             silence_is_given_up(&proxy, &provider, passing).await
         }

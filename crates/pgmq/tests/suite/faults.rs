@@ -1,4 +1,4 @@
-//! What becomes of calls when the server, the way to it, or the pool fails.
+//! Calls while the server, the network or the pool fails.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use postrider_core::{Message, MessagingError, MessagingService, QueueAdmin, Rece
 use postrider_pgmq::PgmqOptions;
 use tokio::time::Instant;
 
-use crate::{Place, client, soon};
+use crate::{Fixture, client, soon};
 
 #[tokio::test]
 async fn a_pool_that_is_exhausted_says_so_and_recovers() {
-    let place = Place::new();
-    // The tables are made with more patience.
-    drop(place.connect().await);
-    let options = PgmqOptions { pool_size: 1, connect_timeout: Duration::from_secs(1), ..place.options() };
-    let (provider, orders) = (place.connect_with(options).await, place.queue("orders"));
+    let fixture = Fixture::new();
+    // Create the tables with the default timeouts.
+    drop(fixture.connect().await);
+    let options = PgmqOptions { pool_size: 1, connect_timeout: Duration::from_secs(1), ..fixture.options() };
+    let (provider, orders) = (fixture.connect_with(options).await, fixture.queue("orders"));
     provider.ensure_queue(&orders, soon()).await.unwrap();
     let mut own = client().await;
     let lock = own.transaction().await.unwrap();
@@ -27,19 +27,19 @@ async fn a_pool_that_is_exhausted_says_so_and_recovers() {
     let waits = "select exists (select 1 from pg_stat_activity \
                  where application_name = $1 and wait_event_type = 'Lock')";
     let (looking, end) = (client().await, Instant::now() + Duration::from_secs(20));
-    while !looking.query_one(waits, &[&place.schema]).await.unwrap().get::<_, bool>(0) {
+    while !looking.query_one(waits, &[&fixture.schema]).await.unwrap().get::<_, bool>(0) {
         assert!(Instant::now() < end, "the send does not wait for the lock");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let busy = provider.queue_stats(&place.queue("orders"), soon()).await.unwrap_err();
+    let busy = provider.queue_stats(&fixture.queue("orders"), soon()).await.unwrap_err();
     assert!(matches!(busy, MessagingError::Busy { .. }) && busy.is_retryable(), "{busy:?}");
     assert!(busy.to_string().contains("pool_size"), "{busy}");
     lock.rollback().await.unwrap();
     send.await.unwrap().unwrap();
-    assert_eq!(provider.queue_stats(&place.queue("orders"), soon()).await.unwrap().message_count(), Some(1));
+    assert_eq!(provider.queue_stats(&fixture.queue("orders"), soon()).await.unwrap().message_count(), Some(1));
 }
 
-/// Whether a call may be answered so while sessions are ended under it.
+/// Whether an error is allowed while sessions are being ended.
 fn is_passing(error: &MessagingError) -> bool {
     error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. })
 }
@@ -47,9 +47,9 @@ fn is_passing(error: &MessagingError) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
     const MESSAGES: usize = 300;
-    let place = Place::new();
-    let (sender, worker) = (place.connect().await, place.connect().await);
-    let schema = place.schema.clone();
+    let fixture = Fixture::new();
+    let (sender, worker) = (fixture.connect().await, fixture.connect().await);
+    let schema = fixture.schema.clone();
     let ending = tokio::spawn(async move {
         let client = client().await;
         let end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1";
@@ -61,11 +61,11 @@ async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
     let sending = async {
         let (mut accepted, mut perhaps) = (HashSet::new(), HashSet::new());
         for n in 0..MESSAGES {
-            // Some with keys: their transactions have more steps to be cut between.
+            // Some with keys: their transactions have more steps.
             let message = Message::new(format!("{n}"));
             let message = if n % 3 == 0 { message.ordering_key(format!("k{}", n % 5)).unwrap() } else { message };
             loop {
-                match sender.send_message(&place.queue("orders"), message.clone(), soon()).await {
+                match sender.send_message(&fixture.queue("orders"), message.clone(), soon()).await {
                     Ok(id) => {
                         accepted.insert(id);
                         break;
@@ -90,7 +90,7 @@ async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
         let missing = accepted.difference(&seen).count();
         assert!(Instant::now() < end, "{missing} of {} messages did not come back in {looks} looks", accepted.len());
         let options = options.clone().wait(Duration::from_millis(200));
-        match worker.settle_and_receive(std::mem::take(&mut acks), &[place.queue("orders")], &options, soon()).await {
+        match worker.settle_and_receive(std::mem::take(&mut acks), &[fixture.queue("orders")], &options, soon()).await {
             Ok(both) => match both.received {
                 Ok(messages) => {
                     seen.extend(messages.iter().map(|message| message.id()));
@@ -102,7 +102,7 @@ async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
         }
         looks += 1;
         if looks == 50 {
-            // The rest in peace: leases that were lost on the way must run out, and nothing may be stuck.
+            // Without further cuts: lost leases must expire, and no message may be stuck.
             ending.abort();
         }
     }

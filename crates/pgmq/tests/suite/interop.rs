@@ -1,4 +1,4 @@
-//! Other clients of PGMQ on the same queues, both ways. They know PGMQ's functions and nothing of Postrider.
+//! Other clients of PGMQ on the same queues, both ways. They use only PGMQ's functions.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use postrider_core::{
 };
 use postrider_pgmq::tokio_postgres::Client;
 
-use crate::{Place, client, is_empty, soon, take};
+use crate::{Fixture, client, is_empty, soon, take};
 
-async fn foreign_queue(place: &Place) -> (Client, QueueName) {
-    let (client, queue) = (client().await, place.queue("orders"));
+async fn foreign_queue(fixture: &Fixture) -> (Client, QueueName) {
+    let (client, queue) = (client().await, fixture.queue("orders"));
     client.execute("select pgmq.create($1)", &[&queue.as_str()]).await.unwrap();
     (client, queue)
 }
@@ -31,9 +31,9 @@ async fn foreign_read(client: &Client, queue: &QueueName, vt: i32) -> Vec<(i64, 
 
 #[tokio::test]
 async fn what_another_client_sends_is_received_under_one_id() {
-    let place = Place::new();
-    let (client, queue) = foreign_queue(&place).await;
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let (client, queue) = foreign_queue(&fixture).await;
+    let provider = fixture.connect().await;
     let msg_id = foreign_send(&client, &queue, r#"{"bb": 1, "a": "x"}"#, r#"{"tenant": "acme", "n": 7}"#).await;
     let first = take(&provider, &queue).await;
     assert_eq!(first.id(), MessageId::derived("pgmq", queue.as_str(), &msg_id.to_string()));
@@ -54,9 +54,9 @@ async fn what_another_client_sends_is_received_under_one_id() {
 
 #[tokio::test]
 async fn a_message_is_received_by_the_number_or_the_id_that_an_event_names() {
-    let place = Place::new();
-    let (client, queue) = foreign_queue(&place).await;
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let (client, queue) = foreign_queue(&fixture).await;
+    let provider = fixture.connect().await;
     let mut numbers = Vec::new();
     for n in 0..3 {
         numbers.push(foreign_send(&client, &queue, &n.to_string(), "{}").await);
@@ -70,14 +70,14 @@ async fn a_message_is_received_by_the_number_or_the_id_that_an_event_names() {
     let id = MessageId::derived("pgmq", queue.as_str(), &numbers[2].to_string());
     let found = provider.receive_by_id(&queue, id, &options, soon()).await.unwrap().unwrap();
     assert_eq!(found.message, "2");
-    let missing = place.queue("missing");
+    let missing = fixture.queue("missing");
     assert!(store.receive_by_msg_id(&missing, 1, &options, soon()).await.unwrap().is_none());
 }
 
 #[tokio::test]
 async fn what_is_sent_here_is_read_there() {
-    let place = Place::new();
-    let (provider, queue) = (place.connect().await, place.queue("orders"));
+    let fixture = Fixture::new();
+    let (provider, queue) = (fixture.connect().await, fixture.queue("orders"));
     let messages = vec![
         Message::new(r#"{"a":1}"#).header("tenant", "acme").unwrap().ordering_key("k").unwrap(),
         Message::new("plain"),
@@ -98,7 +98,7 @@ async fn what_is_sent_here_is_read_there() {
     assert_eq!(provider.queue_stats(&queue, soon()).await.unwrap().message_count(), Some(0));
 }
 
-/// Every use of a receipt, each of which must find the lease over.
+/// Checks that every use of a receipt fails.
 async fn is_over(provider: &postrider_pgmq::PgmqProvider, receipt: &postrider_core::ReceiptHandle) {
     let queue = receipt.queue();
     let extend = provider.extend_visibility(queue, receipt, Duration::from_secs(60), soon()).await;
@@ -112,15 +112,15 @@ async fn is_over(provider: &postrider_pgmq::PgmqProvider, receipt: &postrider_co
 }
 
 #[tokio::test]
-async fn whatever_another_client_does_to_a_message_ends_its_lease() {
-    let place = Place::new();
-    let (client, queue) = foreign_queue(&place).await;
-    let provider = place.connect().await;
+async fn any_change_by_another_client_ends_the_lease() {
+    let fixture = Fixture::new();
+    let (client, queue) = foreign_queue(&fixture).await;
+    let provider = fixture.connect().await;
     let name = queue.as_str();
     for step in [
-        // The lease's end is brought forward, and somebody reads it.
+        // The lease is ended early, and another client reads the message.
         "select pgmq.set_vt($1, $2::bigint, 0), pgmq.read($1, 60, 1)",
-        // The end is put off, and brought forward.
+        // The lease's end is moved, later and earlier.
         "select pgmq.set_vt($1, $2::bigint, 600)",
         "select pgmq.set_vt($1, $2::bigint, 0)",
         "select pgmq.archive($1, $2::bigint)",
@@ -137,9 +137,9 @@ async fn whatever_another_client_does_to_a_message_ends_its_lease() {
 
 #[tokio::test]
 async fn a_lease_that_ran_out_does_not_come_to_life_when_another_client_hides_the_message() {
-    let place = Place::new();
-    let (client, queue) = foreign_queue(&place).await;
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let (client, queue) = foreign_queue(&fixture).await;
+    let provider = fixture.connect().await;
     let msg_id = foreign_send(&client, &queue, "{}", "{}").await;
     let options = ReceiveOptions::default().visibility(Duration::from_millis(1)).wait(Duration::from_secs(10));
     let receipt = provider.receive_messages(&queue, &options, soon()).await.unwrap().remove(0).into_receipt();
@@ -150,9 +150,9 @@ async fn a_lease_that_ran_out_does_not_come_to_life_when_another_client_hides_th
 
 #[tokio::test]
 async fn an_extended_lease_is_its_holders_until_another_client_hides_the_message() {
-    let place = Place::new();
-    let (client, queue) = foreign_queue(&place).await;
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let (client, queue) = foreign_queue(&fixture).await;
+    let provider = fixture.connect().await;
     let msg_id = foreign_send(&client, &queue, "{}", "{}").await;
     let receipt = take(&provider, &queue).await.into_receipt();
     for _ in 0..2 {
@@ -165,9 +165,9 @@ async fn an_extended_lease_is_its_holders_until_another_client_hides_the_message
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_kinds_of_readers_share_a_queue_and_nothing_is_read_twice() {
     const MESSAGES: usize = 300;
-    let place = Place::new();
-    let (foreign, queue) = foreign_queue(&place).await;
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let (foreign, queue) = foreign_queue(&fixture).await;
+    let provider = fixture.connect().await;
     let theirs = async {
         for n in 0..MESSAGES / 2 {
             foreign_send(&foreign, &queue, &n.to_string(), "{}").await;
@@ -216,8 +216,8 @@ async fn two_kinds_of_readers_share_a_queue_and_nothing_is_read_twice() {
 
 #[tokio::test]
 async fn a_key_goes_on_when_another_client_removes_its_head() {
-    let place = Place::new();
-    let (provider, queue) = (place.connect().await, place.queue("orders"));
+    let fixture = Fixture::new();
+    let (provider, queue) = (fixture.connect().await, fixture.queue("orders"));
     let keyed = |body: &str| Message::new(body.to_owned()).ordering_key("k").unwrap();
     provider.send_batch(&queue, vec![keyed("one"), keyed("two"), keyed("three")], soon()).await.unwrap();
     let client = client().await;
@@ -240,8 +240,8 @@ async fn a_key_goes_on_when_another_client_removes_its_head() {
 
 #[tokio::test]
 async fn a_dedup_key_is_free_when_another_client_has_removed_its_message() {
-    let place = Place::new();
-    let (provider, queue) = (place.connect().await, place.queue("orders"));
+    let fixture = Fixture::new();
+    let (provider, queue) = (fixture.connect().await, fixture.queue("orders"));
     let send = async || {
         let message = Message::new("x").dedup_key("d").unwrap();
         provider.send_message(&queue, message, soon()).await.unwrap()
@@ -256,9 +256,9 @@ async fn a_dedup_key_is_free_when_another_client_has_removed_its_message() {
 
 #[tokio::test]
 async fn dead_letters_are_a_queue_that_others_read_too() {
-    let place = Place::new();
-    let (client, queue) = foreign_queue(&place).await;
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let (client, queue) = foreign_queue(&fixture).await;
+    let provider = fixture.connect().await;
     let msg_id = foreign_send(&client, &queue, r#"{"a": 1}"#, "{}").await;
     let message = take(&provider, &queue).await;
     let id = message.id();
@@ -274,7 +274,7 @@ async fn dead_letters_are_a_queue_that_others_read_too() {
     let failure = &headers["postrider-message"]["failures"][0];
     assert_eq!((&failure["error"], &failure["worker"]), (&"no such customer".into(), &"rider".into()));
     assert_eq!(id, MessageId::derived("pgmq", queue.as_str(), &msg_id.to_string()));
-    // What another client puts among the dead has no record, and is listed all the same.
+    // A dead letter of another client has no record, and is listed too.
     let stray = foreign_send(&client, &queue.dead_letters(), "5", "{}").await;
     let stray = MessageId::derived("pgmq", queue.dead_letters().as_str(), &stray.to_string());
     let letter = provider.get_dead_letter(&queue, stray, soon()).await.unwrap();
@@ -285,9 +285,9 @@ async fn dead_letters_are_a_queue_that_others_read_too() {
 
 #[tokio::test]
 async fn headers_that_nobody_expects_hold_nothing_up() {
-    let place = Place::new();
-    let (client, queue) = foreign_queue(&place).await;
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let (client, queue) = foreign_queue(&fixture).await;
+    let provider = fixture.connect().await;
     let odd = [
         r#"{"postrider-message": {"expires_at": "soon", "released": {}, "attempts": -1, "failures": 5, "id": 7}}"#,
         r#"{"postrider-message": {"expires_at": 1e300, "released": 1e300, "returned": -0.5, "lease_ends": null}}"#,
@@ -319,9 +319,9 @@ async fn headers_that_nobody_expects_hold_nothing_up() {
 
 #[tokio::test]
 async fn a_queue_that_others_drop_and_make_again_goes_on() {
-    let place = Place::new();
-    let (client, queue) = foreign_queue(&place).await;
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let (client, queue) = foreign_queue(&fixture).await;
+    let provider = fixture.connect().await;
     provider.send_message(&queue, Message::new("one"), soon()).await.unwrap();
     let receipt = take(&provider, &queue).await.into_receipt();
     client.query("select pgmq.drop_queue($1)", &[&queue.as_str()]).await.unwrap();
@@ -336,9 +336,9 @@ async fn a_queue_that_others_drop_and_make_again_goes_on() {
 
 #[tokio::test]
 async fn a_queue_with_capital_letters_is_known_by_small_ones_and_removed_whole() {
-    let place = Place::new();
-    let (provider, client) = (place.connect().await, client().await);
-    let (theirs, ours) = (format!("{}_MyCaps", place.schema), place.queue("mycaps"));
+    let fixture = Fixture::new();
+    let (provider, client) = (fixture.connect().await, client().await);
+    let (theirs, ours) = (format!("{}_MyCaps", fixture.schema), fixture.queue("mycaps"));
     client.execute("select pgmq.create($1)", &[&theirs]).await.unwrap();
     assert!(provider.list_queues(soon()).await.unwrap().contains(&ours));
     provider.delete_queue(&ours, soon()).await.unwrap();

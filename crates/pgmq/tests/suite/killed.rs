@@ -1,4 +1,4 @@
-//! The server itself is killed, and starts again on what it had made durable.
+//! The server is killed and restarts.
 
 use std::path::Path;
 

@@ -9,21 +9,21 @@ use postrider_conformance::{Harness, Outcome, Settings};
 use postrider_core::{Feature, MessagingError, QueueAdmin, QueueName};
 use postrider_pgmq::{PgmqProvider, PgmqStore};
 
-use crate::{Place, client, is_long, options, soon, url};
+use crate::{Fixture, client, is_long, options, soon, url};
 
-/// Every worker opens the database for itself, as other processes do.
-struct Apart {
+/// Every worker opens the database itself, like another process.
+struct SeparateProcesses {
     schema: String,
 }
 
-impl Harness for Apart {
+impl Harness for SeparateProcesses {
     type Provider = PgmqProvider;
 
     async fn open(&self) -> Result<PgmqProvider, MessagingError> {
         PgmqStore::open(&url(), options(&self.schema)).await?.connect()
     }
 
-    /// Ends every session of the test's workers, again and again for a while.
+    /// Ends the sessions of the test's workers repeatedly.
     fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
         Some(Box::pin(async {
             let killer = client().await;
@@ -37,14 +37,14 @@ impl Harness for Apart {
     }
 }
 
-/// No worker has a clock that could be set wrong: no statement takes the time from one.
+/// Cannot be tested: no statement uses a worker's clock.
 const UNTRIED: &str = "l16_a_workers_clock_moves_no_lease_and_no_due_time";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_rule_holds_and_nothing_is_left_behind() {
-    let place = Place::new();
-    let harness = Apart { schema: place.schema.clone() };
-    let settings = Settings { parallel: 4, prefix: place.schema.clone(), ..Settings::default() };
+    let fixture = Fixture::new();
+    let harness = SeparateProcesses { schema: fixture.schema.clone() };
+    let settings = Settings { parallel: 4, prefix: fixture.schema.clone(), ..Settings::default() };
     let tried = "Tried on PGMQ 1.11.1, loaded as plain SQL. Every worker opens the database for itself, as other \
                  processes do. For L14 the server ends all of their sessions, again and again. [More about it](pgmq.md).";
     let section = Section::of(harness, settings, tried).await.unwrap();
@@ -52,7 +52,7 @@ async fn every_rule_holds_and_nothing_is_left_behind() {
     for rule in &report.rules {
         assert_eq!(rule.outcome, Outcome::Holds, "{report}");
         for test in rule.tests.iter().filter(|test| test.name != UNTRIED) {
-            // All that PGMQ refuses is an order of its own, a history, and actions by hand.
+            // PGMQ refuses only priorities, attempt histories, and actions on waiting messages.
             let is_refused = matches!(test.outcome, Outcome::Refused(_))
                 && [
                     "priority",
@@ -73,18 +73,18 @@ async fn every_rule_holds_and_nothing_is_left_behind() {
         refused.iter().map(|(feature, _)| *feature).collect::<Vec<_>>(),
         [Feature::Priority, Feature::AttemptHistory, Feature::WaitingMessages]
     );
-    let mut left = place.connect().await.list_queues(soon()).await.unwrap();
-    left.retain(|queue| queue.as_str().starts_with(&place.schema));
+    let mut left = fixture.connect().await.list_queues(soon()).await.unwrap();
+    left.retain(|queue| queue.as_str().starts_with(&fixture.schema));
     assert_eq!(left, [], "the suite left queues behind");
     section.record().unwrap();
 }
 
-/// A schema whose clock can be moved: its function is replaced by one that adds what has passed by hand.
-struct ByHand {
+/// A schema with a manual clock: its function adds the time that the test lets pass.
+struct ManualClock {
     schema: String,
 }
 
-impl Harness for ByHand {
+impl Harness for ManualClock {
     type Provider = PgmqProvider;
 
     async fn open(&self) -> Result<PgmqProvider, MessagingError> {
@@ -92,7 +92,7 @@ impl Harness for ByHand {
     }
 }
 
-impl TimedHarness for ByHand {
+impl TimedHarness for ManualClock {
     fn short(&self) -> Duration {
         Duration::from_secs(3600)
     }
@@ -114,7 +114,7 @@ impl TimedHarness for ByHand {
 
 #[test]
 fn it_does_what_the_model_does() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let cases = if is_long() { 1000 } else { 40 };
-    compare_with_model(&ByHand { schema: place.schema.clone() }, cases, 11).unwrap();
+    compare_with_model(&ManualClock { schema: fixture.schema.clone() }, cases, 11).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Others are in the way: nobody waits who need not.
+//! Locks of other transactions delay only the calls that need them.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use postrider_core::{
 };
 use postrider_pgmq::{ArchivePolicy, PgmqOptions};
 
-use crate::{Place, client, soon};
+use crate::{Fixture, client, soon};
 
-/// Shorter than a statement waits for a lock, and longer than a busy machine takes for a few statements.
+/// Shorter than a statement's lock timeout, and longer than a few statements take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 async fn in_time<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.expect("nobody waits for the open transaction")
+    tokio::time::timeout(PATIENCE, work).await.expect("it does not wait for the open transaction")
 }
 
 #[tokio::test]
-async fn messages_that_a_transaction_has_do_not_stop_the_others() {
-    let place = Place::new();
+async fn messages_locked_by_a_transaction_do_not_stop_the_others() {
+    let fixture = Fixture::new();
     for (archive, name) in [(ArchivePolicy::None, "plain"), (ArchivePolicy::All, "kept")] {
-        let provider = place.connect_with(PgmqOptions { archive, ..place.options() }).await;
-        let queue = place.queue(name);
+        let provider = fixture.connect_with(PgmqOptions { archive, ..fixture.options() }).await;
+        let queue = fixture.queue(name);
         let scene = Scene::set(&provider, &queue).await.unwrap();
         let mut own = client().await;
         let transaction = own.transaction().await.unwrap();
@@ -40,9 +40,9 @@ async fn messages_that_a_transaction_has_do_not_stop_the_others() {
 }
 
 #[tokio::test]
-async fn a_purge_leaves_what_a_transaction_has() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, place.queue("orders"));
+async fn a_purge_leaves_locked_messages() {
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, fixture.queue("orders"));
     let send = async || provider.send_batch(&orders, vec![Message::new("1"), Message::new("2")], soon()).await.unwrap();
     send().await;
     let received = provider.receive_messages(&orders, &ReceiveOptions::batch(2), soon()).await.unwrap();

@@ -1,6 +1,6 @@
-//! PGMQ, judged from outside.
+//! Tests of PGMQ through the public interface.
 
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+// The functions that tests share may unwrap like the tests.
 #![allow(clippy::unwrap_used)]
 
 mod adoption;
@@ -23,12 +23,12 @@ use postrider_core::{MessagingService, ReceiveOptions};
 use postrider_pgmq::tokio_postgres::{Client, NoTls};
 use postrider_pgmq::{PgmqOptions, PgmqProvider, PgmqStore};
 
-/// A schema of a test's own, and queues whose names begin like it: all of it is dropped afterwards.
-struct Place {
+/// A test's own schema, and queues with its prefix, all dropped afterwards.
+struct Fixture {
     schema: String,
 }
 
-impl Place {
+impl Fixture {
     fn new() -> Self {
         Self { schema: format!("t{:012x}", rand::random::<u64>() >> 16) }
     }
@@ -51,10 +51,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let schema = self.schema.clone();
-        // A thread of its own: a test's runtime may be the one that is dropping this.
+        // A separate thread: this may be dropped inside a test's runtime.
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -77,7 +77,7 @@ fn options(schema: &str) -> PgmqOptions {
     PgmqOptions {
         schema: schema.to_owned(),
         pool_size: 4,
-        // What is cut off in one test must not be cut off in another.
+        // Sessions are ended by this name, so it must be unique to the test.
         application_name: Some(schema.to_owned()),
         ..PgmqOptions::default()
     }
@@ -93,7 +93,7 @@ fn url() -> String {
     })
 }
 
-/// A plain connection, as any other client of PGMQ has it.
+/// Opens a plain connection, as any other client of PGMQ does.
 async fn client() -> Client {
     let url = url();
     let url = url.strip_prefix("pgmq+").unwrap_or(&url);
@@ -118,7 +118,7 @@ async fn is_empty(provider: &PgmqProvider, queue: &QueueName) -> bool {
     provider.receive_messages(queue, &ReceiveOptions::default(), soon()).await.unwrap().is_empty()
 }
 
-/// Whether the long runs were asked for.
+/// Whether long runs are requested.
 fn is_long() -> bool {
     std::env::var_os("POSTRIDER_LONG").is_some()
 }

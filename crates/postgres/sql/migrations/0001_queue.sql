@@ -1,5 +1,5 @@
--- The one clock of leases and due times: the server's, at the beginning of a statement, so that a transaction that
--- waited for a lock does not judge by the time at which it began.
+-- The clock of leases and due times: the server's, at the start of the statement, so that a transaction that waited for
+-- a lock does not use the time at which it began.
 create function {schema}.clock() returns timestamptz language sql stable parallel safe
 as 'select pg_catalog.statement_timestamp()';
 
@@ -9,30 +9,29 @@ create table {schema}.queue (
   created_at timestamptz not null default {schema}.clock()
 );
 
--- Queues whose receives are held back. Apart from the queues: a queue can be paused before it exists.
+-- Paused queues. Not a column of queue, because a queue can be paused before it exists.
 create table {schema}.queue_pause (
   queue text collate "C" not null primary key,
   paused_at timestamptz not null default {schema}.clock()
 );
 
--- Two types, so that no row needs to be checked.
+-- Two types, so that rows need no checks.
 create type {schema}.message_state as enum ('PENDING', 'PROCESSING', 'RETRYABLE');
 create type {schema}.archived_state as enum ('COMPLETED', 'FAILED');
 
--- Messages that live, and dead letters (under '{queue}_dlq', with their record in dead_letter).
+-- Live messages, and dead letters (under '{queue}_dlq', with their record in dead_letter).
 create table {schema}.message (
   -- Ascends in send order within an ordering key.
   id bigint generated always as identity primary key,
-  -- The one visibility time: when the message is due and, while it is leased, when its lease ends. A lease that has run
-  -- out therefore needs nobody's help.
+  -- The due time and, while the message is leased, the end of the lease. So an expired lease is simply due.
   next_attempt_at timestamptz not null,
   created_at timestamptz not null,
   first_attempt_at timestamptz,
   last_attempt_at timestamptz,
   acquired_at timestamptz,
   expires_at timestamptz,
-  -- Chance, drawn anew by every claim. While it is there, next_attempt_at is the end of the lease; a column of its own
-  -- for that took a twentieth of the rate.
+  -- Random, new in every claim. While it is set, next_attempt_at is the end of the lease; a separate column for that
+  -- cost a twentieth of the rate.
   lease_token bigint,
   deliveries_count bigint not null default 0,
   attempts_count bigint not null default 0,
@@ -52,23 +51,23 @@ create table {schema}.message (
   last_error text
 );
 
--- Matches the claim exactly: a probe a priority, in the order of next_attempt_at, and never a look at another queue, at
--- a message that waits behind its key, or at one that is not due.
+-- Matches the claim: one probe a priority, in the order of next_attempt_at, without messages of other queues, blocked
+-- ones and ones that are not due.
 create index message_claim on {schema}.message (queue, blocked, priority, next_attempt_at);
--- None on message_id: every claim would have to write it anew, for a look-up that hardly anybody makes.
+-- No index on message_id: every claim would rewrite it, for a rare lookup.
 -- Partial, so that messages without keys pay nothing.
 create index message_key on {schema}.message (queue, ordering_key, id) where ordering_key is not null;
 create unique index message_dedup on {schema}.message (queue, dedup_key) where dedup_key is not null;
 
--- Every message leaves two dead rows behind it, so the hot table is cleaned by their number and at full speed.
+-- Every message leaves two dead rows, so vacuum runs by their number and at full speed.
 alter table {schema}.message set (
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000,
   autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000
 );
 
--- Keys and queues that a transaction of somebody else has changed without the key's lock, which it could hold for as
--- long as it likes. Whoever claims next puts them in order.
+-- Keys and queues that a transaction of a caller has changed without the key's lock, which it could hold for any time.
+-- The next claim promotes and lists them.
 create table {schema}.unplaced (
   id bigint generated always as identity primary key,
   queue text collate "C" not null,
@@ -76,7 +75,7 @@ create table {schema}.unplaced (
 );
 create index unplaced_queue on {schema}.unplaced (queue);
 
--- What a dead letter keeps of its life. Its message stays in its row, under the dead-letter queue's name.
+-- The record of a dead letter. The message stays in its row, under the name of the dead-letter queue.
 create table {schema}.dead_letter (
   -- The order of deaths.
   death bigint generated always as identity primary key,
@@ -92,7 +91,7 @@ create table {schema}.dead_letter (
   queue text collate "C" not null,
   reason text not null,
   error text,
-  -- Kept here, because the dead do not hold it.
+  -- Kept here, because dead letters hold no dedup keys.
   dedup_key text
 );
 create index dead_letter_queue on {schema}.dead_letter (queue, death);
@@ -128,6 +127,6 @@ create table {schema}.message_archive (
   payload bytea not null,
   last_error text
 );
--- Rows are added in the order of their age, so a few bytes for every stretch of pages find the old ones. A B-tree took
--- a twelfth of the rate of acknowledgements.
+-- Rows are added in the order of their age, so a BRIN index finds the old ones. A B-tree cost a twelfth of the rate of
+-- acks.
 create index message_archive_age on {schema}.message_archive using brin (archived_at) with (autosummarize = on);

@@ -1,7 +1,6 @@
--- Sends for every program that speaks SQL, inside its own transaction: the message is there if and only if the rest of
--- the transaction is. The transaction may stay open for as long as it likes, so nothing here takes a lock that others
--- need: a message with an ordering key waits behind everything, and its key is written down in unplaced; the next claim
--- after the commit puts it in order.
+-- Sends from any SQL client, inside its own transaction: the message exists if and only if the transaction commits. The
+-- transaction may stay open for any time, so nothing here takes a lock that others need: a message with an ordering key
+-- is sent blocked, and its key is noted in unplaced; the next claim after the commit promotes it.
 
 -- A UUID of version 7.
 create function {schema}.new_message_id() returns uuid language sql volatile parallel safe as $body$
@@ -12,13 +11,12 @@ create function {schema}.new_message_id() returns uuid language sql volatile par
       52, 1), 53, 1), 'hex')::uuid
 $body$;
 
--- What a transaction tells: from when on it may have changed something in a queue. A procedure that commits goes on by
--- the time of its call.
+-- The hint of a transaction: since when it may have changed a queue. A procedure that commits counts from its call.
 create function {schema}.hint(queue text) returns text language sql stable parallel safe as $body$
   select 'since ' || (extract(epoch from least(transaction_timestamp(), {schema}.clock())) * 1000000)::bigint || ' ' || queue
 $body$;
 
--- Refuses what the law does not allow, with the words that tell what is allowed.
+-- Refuses invalid messages, and says what is allowed.
 create function {schema}.check_message(queue text, headers jsonb, ordering_key text, dedup_key text, priority int,
                                        delay interval, content_type text)
 returns void language plpgsql immutable as $body$
@@ -58,7 +56,7 @@ begin
 end
 $body$;
 
--- Moves a message out of the way of a new one with its dedup key: it has expired, and nobody handles it.
+-- Dead-letters an expired message that is not leased, so that a new one can take its dedup key.
 create function {schema}.bury_expired(queue text, dedup_key text) returns void language plpgsql as $body$
 declare
   dead record;
@@ -85,7 +83,7 @@ begin
 end
 $body$;
 
--- Sends bytes. Answers the message's id, or that of the living message that has its dedup key.
+-- Sends bytes. Returns the message's id, or the id of the live message with its dedup key.
 create function {schema}.send(queue text, payload bytea, headers jsonb default '{}', ordering_key text default null,
                               dedup_key text default null, priority int default 4, delay interval default '0',
                               expires_at timestamptz default null, content_type text default null,
@@ -145,7 +143,7 @@ returns uuid language sql as $body$
                        expires_at, content_type, message_id)
 $body$;
 
--- Sends several bodies, in their order. Answers their ids.
+-- Sends several bodies, in order. Returns their ids.
 create function {schema}.send_batch(queue text, payloads bytea[], headers jsonb default '{}',
                                     ordering_key text default null, priority int default 4,
                                     delay interval default '0', content_type text default null)

@@ -1,8 +1,7 @@
--- Tasks: work that is known from its creation to its end. All states are in one table; the indexes are partial, so that
--- a task that has ended costs neither a claim nor a send anything.
+-- Tasks in all states. The indexes are partial, so that an ended task slows neither a claim nor an enqueue.
 create type {schema}.task_state as enum ('PENDING', 'ENQUEUED', 'PROCESSING', 'SUCCEEDED', 'DEAD', 'CANCELED');
 
--- The order of the tasks of a key. Apart from the rows' numbers, because a task that is replayed joins the end.
+-- The order of the tasks of a key. Not the row numbers, because a replayed task joins the end.
 create sequence {schema}.task_position;
 
 create table {schema}.task (
@@ -10,15 +9,15 @@ create table {schema}.task (
   id bigint generated always as identity primary key,
   scheduled_for timestamptz not null,
   created_at timestamptz not null,
-  -- Of the attempt that is under way, as is the token.
+  -- Of the running attempt, as is the token.
   lease_expires_at timestamptz,
-  -- Chance, drawn anew by every claim.
+  -- Random, new in every claim.
   lease_token bigint,
-  -- When it was last sent on its way.
+  -- When it was last enqueued.
   enqueued_at timestamptz,
-  -- Of the first attempt since it was made or last replayed.
+  -- Of the first attempt since the creation or the last replay.
   first_started_at timestamptz,
-  -- Of the attempt that is under way, or of the last one.
+  -- Of the running attempt, or of the last one.
   started_at timestamptz,
   finished_at timestamptz,
   deadline timestamptz,
@@ -37,7 +36,7 @@ create table {schema}.task (
   task_type text collate "C" not null,
   ordering_key text collate "C",
   idempotency_key text collate "C",
-  -- Of the attempt that is under way, or of the last one.
+  -- Of the running attempt, or of the last one.
   worker_id text,
   schedule text,
   dead_reason text,
@@ -51,7 +50,7 @@ create table {schema}.task (
 );
 
 create unique index task_identity on {schema}.task (task_id);
--- Matches the claim exactly: a probe a state, a type and a priority, in the order of the due times.
+-- Matches the claim: one probe a state, a type and a priority, in the order of the due times.
 create index task_claim on {schema}.task (state, task_type, priority, scheduled_for)
   where state in ('PENDING', 'ENQUEUED') and not blocked;
 create index task_lease on {schema}.task (lease_expires_at) where state = 'PROCESSING';
@@ -59,23 +58,22 @@ create index task_deadline on {schema}.task (deadline)
   where deadline is not null and state in ('PENDING', 'ENQUEUED', 'PROCESSING');
 create index task_key on {schema}.task (task_type, ordering_key, position)
   where ordering_key is not null and state in ('PENDING', 'ENQUEUED', 'PROCESSING');
--- A key has one head at most, whatever anybody does. Without it the question whether a key has one would walk all
--- tasks that wait for it.
+-- At most one head a key. It also answers whether a key has one without walking the tasks behind it.
 create unique index task_head on {schema}.task (task_type, ordering_key)
   where ordering_key is not null and not blocked and state in ('PENDING', 'ENQUEUED', 'PROCESSING');
 create unique index task_idempotency on {schema}.task (task_type, idempotency_key) where idempotency_key is not null;
 create index task_ended on {schema}.task (state, id) where state in ('DEAD', 'CANCELED');
 
--- Every task leaves two dead rows behind it, so the table is cleaned by their number and at full speed.
+-- Every task leaves two dead rows, so vacuum runs by their number and at full speed.
 alter table {schema}.task set (
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000,
   autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000
 );
 
--- Keys of which a transaction has added a task or ended one. To let the next task go ahead needs the key's lock, which a
--- transaction of somebody else could hold for as long as it likes: so that is done afterwards, by whoever wrote the note
--- or else by the next claim.
+-- Keys to which a transaction has added a task, or of which it has ended one. Promoting the next task needs the key's
+-- lock, which a caller's transaction could hold for any time: so it is done after the commit, by the process that noted
+-- the key or by the next claim.
 create table {schema}.task_unplaced (
   id bigint generated always as identity primary key,
   task_type text collate "C" not null,
@@ -86,8 +84,8 @@ alter table {schema}.task_unplaced set (
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
 );
 
--- Attempts that have ended and did not succeed. One that is under way, or that succeeded, is told by the task's own row:
--- so a task that succeeds at once has no row here.
+-- Failed attempts. The running attempt and the successful one are kept in the task's row, so a task that succeeds at
+-- once has no row here.
 create table {schema}.task_attempt (
   -- The task's row.
   id bigint not null,
@@ -111,7 +109,7 @@ create table {schema}.task_revision (
   primary key (id, revision)
 );
 
--- Messages to queues that are elsewhere, committed with the transition that they belong to.
+-- Messages to queues of another store, committed with their transition.
 create table {schema}.outbox (
   id bigint generated always as identity primary key,
   due_at timestamptz not null,
@@ -124,14 +122,14 @@ create table {schema}.outbox (
   content_type text,
   payload bytea not null
 );
--- What somebody has taken stands at the end of its lease and is not walked by others.
+-- A leased row sorts at the end of its lease, so others do not walk it.
 create index outbox_due on {schema}.outbox ((coalesce(lease_expires_at, due_at)), id);
 create index outbox_queue on {schema}.outbox (queue);
 alter table {schema}.outbox set (
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0
 );
 
--- Times at which tasks are made.
+-- Schedules of tasks.
 create table {schema}.task_schedule (
   name text collate "C" not null primary key,
   -- JSON.
@@ -147,12 +145,12 @@ create table {schema}.task_schedule (
 create index task_schedule_due on {schema}.task_schedule (next_run_at)
   where paused_at is null and next_run_at is not null;
 
--- What delivers a task: its id, and nothing that the store does not know better.
+-- The message that delivers a task: only its id, because the store has the rest.
 create function {schema}.task_message(task_id uuid) returns bytea language sql stable parallel safe as $body$
   select convert_to('{"taskId":"' || task_id || '"}', 'UTF8')
 $body$;
 
--- What is told of a task that died, from its row as it is then, with so many characters of its error at most.
+-- The event of a task's death, from its row, with at most `room` characters of its error.
 create function {schema}.dead_task_event(dead {schema}.task, room int) returns bytea language sql stable parallel safe
 as $body$
   select convert_to(json_build_object(
@@ -162,7 +160,7 @@ as $body$
     'payload', json_build_object('revision', dead.revision, 'bytes', octet_length(dead.payload)))::text, 'UTF8')
 $body$;
 
--- Refuses what cannot be meant, with the words that tell what is allowed.
+-- Refuses invalid tasks, and says what is allowed.
 create function {schema}.check_task(task_type text, payload bytea, scheduled_for timestamptz, delay interval,
                                     priority int, max_attempts bigint, ordering_key text, idempotency_key text,
                                     retry_strategy jsonb, deadline timestamptz, tags text[])
@@ -214,9 +212,8 @@ begin
 end
 $body$;
 
--- Makes a task and answers it, or the one that has its idempotency key; no state when its id is taken. The transaction is
--- somebody's own and may stay open for as long as it likes, so nothing here takes a lock that others need, but for the
--- idempotency key itself.
+-- Creates a task and returns it, or returns the one with its idempotency key; no state if the id is taken. A caller's
+-- transaction may stay open for any time, so nothing here takes a lock that others need but the idempotency key itself.
 create function {schema}.make_task(task_type text, payload bytea, scheduled_for timestamptz, priority int,
                                    max_attempts bigint, ordering_key text, idempotency_key text, retry_strategy text,
                                    deadline timestamptz, tags text[], schedule text, task_id uuid, notices text[],
@@ -262,8 +259,8 @@ begin
 end
 $body$;
 
--- Makes a task with bytes for a payload, for every program that speaks SQL, inside its own transaction: the task is there
--- if and only if the rest of the transaction is. Answers its id, or that of the task that has its idempotency key.
+-- Creates a task with a payload of bytes, from any SQL client inside its own transaction: the task exists if and only
+-- if the transaction commits. Returns its id, or the id of the task with its idempotency key.
 create function {schema}.create_task(task_type text, payload bytea, scheduled_for timestamptz default null,
                                      delay interval default '0', priority int default 4, max_attempts bigint default null,
                                      ordering_key text default null, idempotency_key text default null,

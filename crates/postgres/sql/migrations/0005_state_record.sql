@@ -1,16 +1,16 @@
--- The numbers of changes, of every record: a record that is removed and made again must not be taken for the one before.
+-- The numbers of all changes: a record that is removed and made again has another version.
 create sequence {schema}.state_record_change;
 
 -- Small records that are neither messages nor tasks, by their kinds and keys.
 create table {schema}.state_record (
   kind text collate "C" not null,
   key text collate "C" not null,
-  -- The change that it was made by: ascends in the order of creation.
+  -- The change that created it; ascends in the order of creation.
   sequence bigint not null,
-  -- The change that it was last changed by.
+  -- The last change.
   version bigint not null,
   created_at timestamptz not null,
-  -- From then on it is absent; null is never.
+  -- The record is absent from then on; null is never.
   expires_at timestamptz,
   value bytea not null,
   primary key (kind, key)

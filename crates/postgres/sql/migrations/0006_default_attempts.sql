@@ -1,4 +1,4 @@
--- A task that names no number of attempts has 24, as one that is made by the library.
+-- A task without a number of attempts has 24, like a task of the library.
 create or replace function {schema}.create_task(task_type text, payload bytea, scheduled_for timestamptz default null,
                                      delay interval default '0', priority int default 4, max_attempts bigint default null,
                                      ordering_key text default null, idempotency_key text default null,

@@ -1,8 +1,8 @@
--- Failed attempts, the last ones of each message, by queue and message: the sender chooses the id, and two queues can
--- hold messages with the same one. Takes the place of message_attempt, which knows no queue; that table stays for
--- programs of the version before this step, and nothing here reads it any more.
+-- Failed attempts, the last ones of each message, by queue and message id: senders choose ids, and two queues can hold
+-- the same one. It replaces message_attempt, which has no queue; that table stays for programs of the version before
+-- this migration.
 create table {schema}.failed_attempt (
-  -- The queue that the message was sent to, also while it is among the dead letters.
+  -- The queue of the send, also while the message is dead-lettered.
   queue text collate "C" not null,
   message_id uuid not null,
   attempt bigint not null,
@@ -13,8 +13,8 @@ create table {schema}.failed_attempt (
   primary key (queue, message_id, attempt)
 );
 
--- The attempts of living and of dead messages. Where two queues hold the id, it is not known whose they are, and neither
--- gets them.
+-- The attempts of live messages and dead letters. Where two queues hold the id, the owner is unknown and the attempts
+-- are dropped.
 insert into {schema}.failed_attempt (queue, message_id, attempt, started_at, failed_at, worker, error)
 select single.queue, a.message_id, a.attempt, a.started_at, a.failed_at, a.worker, a.error
 from (

@@ -1,4 +1,4 @@
-//! What people and tools do with tasks: call them off, run them now, bring them back, edit them.
+//! Operator actions on tasks: cancel, run now, replay, edit.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -11,12 +11,12 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::Tasks;
-use super::hints::News;
+use super::hints::Notices;
 use super::keys::Keys;
 use super::rows::{state, task_id};
-use crate::rows::count;
+use crate::rows::{count, positions};
 
-/// How often a task is looked for that is in another state each time.
+/// Attempts to change a task whose state changes meanwhile.
 const TRIES: usize = 5;
 
 /// A change to tasks that is refused in some states.
@@ -36,7 +36,7 @@ impl Change {
         }
     }
 
-    /// As it would be told of a task.
+    /// Returns the word for an error.
     const fn done(self) -> &'static str {
         match self {
             Self::Cancel => "canceled",
@@ -55,7 +55,7 @@ impl Change {
 }
 
 impl Tasks {
-    /// Changes tasks, each for itself. Answers the state that each has left, where that is known.
+    /// Changes tasks, each separately. Returns the previous state of each, where it is known.
     pub(super) async fn change(
         &self,
         change: Change,
@@ -66,29 +66,31 @@ impl Tasks {
         left.sort_unstable();
         left.dedup();
         let mut answers: HashMap<TaskId, Result<Option<TaskState>, MessagingError>> = HashMap::new();
-        for turn in 1.. {
+        for attempt in 1.. {
             if left.is_empty() {
                 break;
             }
-            for row in &self.change_some(change, &left, deadline).await? {
-                let was = (change == Change::Cancel).then(|| state(row, 3));
-                answers.insert(task_id(row, 0), Ok(was));
+            let rows = self.change_some(change, &left, deadline).await?;
+            let id = positions(&rows, ["task_id"])[0];
+            for row in &rows {
+                let was = (change == Change::Cancel).then(|| state(row, "was"));
+                answers.insert(task_id(row, id), Ok(was));
             }
             left.retain(|id| !answers.contains_key(&TaskId::from_uuid(*id)));
             if left.is_empty() {
                 break;
             }
-            let seen = persist(|| self.states(&left)).await.map_err(|error| told_too_late(error, &answers))?;
+            let seen = persist(|| self.states(&left)).await.map_err(|error| unknown_if_changed(error, &answers))?;
             left.retain(|id| {
                 let id = TaskId::from_uuid(*id);
                 let state = seen.get(&id).map(|seen| seen.state);
                 answers.insert(id, Err(refused(change, id, state)));
-                // It came into that state between the two looks.
-                turn < TRIES && state.is_some_and(|state| change.is_allowed(state))
+                // The state changed between the two statements.
+                attempt < TRIES && state.is_some_and(|state| change.is_allowed(state))
             });
             left.iter().for_each(|id| drop(answers.remove(&TaskId::from_uuid(*id))));
         }
-        // The same again finds a task that is as it was asked for.
+        // A repeated id finds the task already changed.
         let mut is_first = HashSet::with_capacity(ids.len());
         let after = |state: &Option<TaskState>| match change {
             Change::Cancel => Some(TaskState::Canceled),
@@ -104,7 +106,7 @@ impl Tasks {
         Ok(ids.iter().map(answer).collect())
     }
 
-    /// Changes those that can be, and answers them.
+    /// Changes the tasks whose state allows it. Returns their rows.
     async fn change_some(&self, change: Change, ids: &[Uuid], deadline: Deadline) -> Result<Vec<Row>, Undone> {
         let began = Instant::now();
         let sql = self.sql();
@@ -114,20 +116,21 @@ impl Tasks {
             Change::Replay => &sql.task_replay,
         };
         let changed = persist(|| self.ask(change.operation(), deadline, statement, vec![&ids])).await?;
-        let (mut news, mut keys) = (News::default(), Keys::new());
+        let (mut notices, mut keys) = (Notices::default(), Keys::new());
+        let [task_type, key] = positions(&changed, ["task_type", "ordering_key"]);
         for row in &changed {
-            match row.get::<_, Option<String>>(2) {
-                Some(key) => drop(keys.insert((row.get(1), key))),
-                None if change != Change::Cancel => self.note_pending(&mut news, row.get(1)),
+            match row.get::<_, Option<String>>(key) {
+                Some(key) => drop(keys.insert((row.get(task_type), key))),
+                None if change != Change::Cancel => self.note_pending(&mut notices, row.get(task_type)),
                 None => {}
             }
         }
-        self.tell(&news, began);
-        self.place_own(&keys).await;
+        self.notify(&notices, began);
+        self.promote_own(&keys).await;
         Ok(changed)
     }
 
-    /// Changes the payload of a dead task, and answers the number of the new revision.
+    /// Changes the payload of a dead task. Returns the number of the new revision.
     pub(super) async fn edit_payload(&self, id: TaskId, payload: &Bytes, deadline: Deadline) -> Result<u32, Undone> {
         const EDIT: &str = "edit a task";
         let most = self.max_payload_bytes();
@@ -142,7 +145,7 @@ impl Tasks {
                 self.ask(EDIT, deadline, &self.sql().task_edit_payload, parameters)
             });
             if let Some(row) = edited.await?.first() {
-                return Ok(count(row, 0));
+                return Ok(count(row, "revision"));
             }
             let seen = self.states(&[*id.as_uuid()]).await?;
             let state = seen.get(&id).map(|seen| seen.state);
@@ -165,7 +168,7 @@ fn conflict(id: TaskId, state: Option<TaskState>, operation: &'static str) -> Me
     }
 }
 
-/// What failed after something was done must not be taken for a call that did nothing.
-fn told_too_late<T>(error: Undone, done: &HashMap<TaskId, T>) -> Undone {
+/// Turns an error after the first change into an unknown outcome.
+fn unknown_if_changed<T>(error: Undone, done: &HashMap<TaskId, T>) -> Undone {
     if done.is_empty() { error } else { Undone::Unknown(error.into_harmless()) }
 }

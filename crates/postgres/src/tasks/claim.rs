@@ -1,7 +1,7 @@
-//! Where tasks are claimed.
+//! Claims of tasks.
 //!
-//! A worker that polls asks for what is due: the most urgent first, by a probe for each priority, type and state. One
-//! that was delivered an id asks for that task alone, by the same rules.
+//! A polling worker claims due tasks, the most urgent first, by one probe a priority, type and state. A worker that
+//! received an id from a queue claims that task by the same rules.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,26 +20,34 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::Tasks;
-use super::finish::{Ender, Finished, Finishing};
+use super::finish::{EndedBy, Finished, Finishing};
 use super::rows::{duration, plain, priority, strategy, tags, task_id};
 use crate::rows::{body, count, key, micros, optional_time, time};
 use crate::sql::Sql;
 
+postrider_pg::columns! {
+    /// The columns that a claim returns.
+    ClaimColumns {
+        id, task_id, task_type, payload, attempt_count, max_attempts, retry_strategy, priority, ordering_key, tags,
+        created_at, scheduled_for, first_started_at, started_at, deadline,
+    }
+}
+
 pub(super) const CLAIM: &str = "claim tasks";
 
-/// Every so many claims the least urgent go first, so that none waits for ever.
+/// Interval, in claims, of the claim that takes the least urgent tasks first. It prevents starvation.
 const LEAST_URGENT_EVERY: u64 = 16;
 
-/// So many tasks are claimed by one statement at most, whatever was asked for.
-const MOST_LEASES: usize = 1000;
+/// Upper bound of one claim statement.
+const MAX_LEASES: usize = 1000;
 
-/// So often a claim that brought nothing is made again because something may be there.
-const MOST_ROUNDS: usize = 3;
+/// Claims in one call while tasks may have become due.
+const MAX_ROUNDS: usize = 3;
 
-/// What is due and could not be had is in somebody's hands for a moment.
-const HELD_BY_OTHERS: Duration = Duration::from_millis(10);
+/// Delay after which tasks that other transactions have locked are claimed again.
+const LOCKED_RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// Where to look, and in which order: a priority and a type each.
+/// The probes of a claim, in order: a priority and a type each.
 #[derive(Debug)]
 pub(super) struct Probes<'c> {
     pub(super) priorities: Vec<i16>,
@@ -47,7 +55,7 @@ pub(super) struct Probes<'c> {
 }
 
 impl<'c> Probes<'c> {
-    /// All types at each priority, in turn. The types begin with another one each time, so that none is always last.
+    /// Returns all types at each priority. The types are rotated each time, so that none is always last.
     pub(super) fn new(types: impl IntoIterator<Item = &'c str>, turn: u64) -> Self {
         let mut types: Vec<&str> = types.into_iter().collect();
         if !types.is_empty() {
@@ -67,7 +75,7 @@ impl<'c> Probes<'c> {
     }
 }
 
-/// A claim, before it is sent.
+/// The parameters of a claim.
 #[derive(Debug)]
 struct Claim<'c> {
     probes: Probes<'c>,
@@ -80,12 +88,12 @@ struct Claim<'c> {
 impl<'c> Claim<'c> {
     fn new(tasks: &Tasks, asked: &'c ClaimTasks) -> Self {
         let turn = tasks.turns.fetch_add(1, Ordering::Relaxed);
-        // The same type twice would be looked at twice.
+        // A repeated type would be probed twice.
         let mut seen = HashSet::new();
         let types = asked.types.iter().map(TaskType::as_str).filter(|task_type| seen.insert(*task_type));
         Self {
             probes: Probes::new(types, turn),
-            limit: asked.max.min(MOST_LEASES) as i64,
+            limit: asked.max.min(MAX_LEASES) as i64,
             lease: micros(asked.lease),
             token: rand::random(),
             worker: plain(&asked.worker).into_owned(),
@@ -99,77 +107,78 @@ impl<'c> Claim<'c> {
     }
 }
 
-/// What a claim brought.
+/// The rows of a claim.
 #[derive(Debug, Default)]
-struct Brought {
+struct ClaimResult {
     claimed: Vec<ClaimedTask>,
-    /// Whether keys wait to be put in order.
+    /// Whether keys wait to be promoted.
     has_unplaced: bool,
 }
 
-impl Brought {
+impl ClaimResult {
     fn read(claim: &Claim<'_>, rows: &[Row]) -> Self {
-        // The server answers in whatever order it likes.
+        let columns = ClaimColumns::of(rows);
+        // `returning` guarantees no order.
         let mut ordered: Vec<&Row> = rows.iter().collect();
         let is_reversed = claim.probes.priorities.first() == Some(&0);
         ordered.sort_by_key(|row| {
-            let priority: i16 = row.get(7);
-            (if is_reversed { priority } else { -priority }, time(row, 11), row.get::<_, i64>(0))
+            let (priority, due): (i16, _) = (row.get(columns.priority), time(row, columns.scheduled_for));
+            (if is_reversed { priority } else { -priority }, due, row.get::<_, i64>(columns.id))
         });
         Self {
-            claimed: ordered.iter().filter_map(|row| claimed(row, claim.token)).collect(),
-            has_unplaced: rows.first().is_some_and(|row| row.get(15)),
+            claimed: ordered.iter().filter_map(|row| claimed(row, columns, claim.token)).collect(),
+            has_unplaced: rows.first().is_some_and(|row| row.get("has_unplaced")),
         }
     }
 }
 
-/// A task that was claimed; `None` when its type is none, and nobody can have asked for it.
-fn claimed(row: &Row, token: i64) -> Option<ClaimedTask> {
-    let (first_started_at, started_at) = (time(row, 12), time(row, 13));
+/// Reads a claimed task; `None` if its type is invalid, which no caller can have claimed.
+fn claimed(row: &Row, columns: ClaimColumns, token: i64) -> Option<ClaimedTask> {
+    let (first_started_at, started_at) = (time(row, columns.first_started_at), time(row, columns.started_at));
     Some(ClaimedTask {
-        lease: TaskLease { id: task_id(row, 1), token },
-        task_type: TaskType::new(row.get::<_, &str>(2)).ok()?,
-        payload: body(row, 3),
-        attempt_count: count(row, 4),
-        max_attempts: count(row, 5),
-        retry_strategy: strategy(row, 6),
-        priority: priority(row, 7),
-        ordering_key: key(row, 8, "ordering key"),
-        tags: tags(row, 9),
-        created_at: time(row, 10),
-        scheduled_for: time(row, 11),
+        lease: TaskLease { id: task_id(row, columns.task_id), token },
+        task_type: TaskType::new(row.get::<_, &str>(columns.task_type)).ok()?,
+        payload: body(row, columns.payload),
+        attempt_count: count(row, columns.attempt_count),
+        max_attempts: count(row, columns.max_attempts),
+        retry_strategy: strategy(row, columns.retry_strategy),
+        priority: priority(row, columns.priority),
+        ordering_key: key(row, columns.ordering_key, "ordering key"),
+        tags: tags(row, columns.tags),
+        created_at: time(row, columns.created_at),
+        scheduled_for: time(row, columns.scheduled_for),
         since_first_attempt: started_at.since(first_started_at),
-        time_left: optional_time(row, 14).map(|deadline| deadline.since(started_at)),
+        time_left: optional_time(row, columns.deadline).map(|deadline| deadline.since(started_at)),
     })
 }
 
 impl Tasks {
-    /// Ends attempts and claims what is due, in one transaction.
+    /// Ends attempts and claims due tasks, in one transaction.
     pub(super) async fn finish_and_claim(
         self: Arc<Self>,
         finished: Vec<Finish>,
         claim: Option<ClaimTasks>,
         deadline: Deadline,
-    ) -> Result<Unclaimed<FinishedAndClaimed>, Undone> {
+    ) -> Result<PendingAnswer<FinishedAndClaimed>, Undone> {
         let began = Instant::now();
-        let finishing = Finishing::new(&self, &finished, Ender::Holder);
+        let finishing = Finishing::new(&self, &finished, EndedBy::Holder);
         let asked = claim.as_ref().filter(|claim| claim.max > 0 && !claim.types.is_empty());
         let claim = asked.map(|asked| Claim::new(&self, asked));
-        let (finished, brought) = persist(|| self.try_finish_and_claim(&finishing, claim.as_ref(), deadline)).await?;
-        self.tell(&finished.news, began);
-        // From here on what was claimed must reach somebody, or go back.
+        let (finished, result) = persist(|| self.try_finish_and_claim(&finishing, claim.as_ref(), deadline)).await?;
+        self.notify(&finished.notices, began);
+        // From here on, claimed tasks must reach the caller or be given back.
         let mut both =
-            Unclaimed::new(self.clone(), FinishedAndClaimed { claimed: brought.claimed, ..Default::default() });
-        let mut is_placed = self.place_own(&finished.keys).await;
-        if brought.has_unplaced && finished.keys.is_empty() {
-            // Those who come all the time must not leave it to each other.
-            is_placed = self.place_left().await.unwrap_or(false);
+            PendingAnswer::new(self.clone(), FinishedAndClaimed { claimed: result.claimed, ..Default::default() });
+        let mut has_promoted = self.promote_own(&finished.keys).await;
+        if result.has_unplaced && finished.keys.is_empty() {
+            // Busy workers must not leave it to each other.
+            has_promoted = self.promote_left().await.unwrap_or(false);
         }
-        both.answer.finished = self.told(&finishing, &finished).await?;
+        both.answer.finished = self.standings_after(&finishing, &finished).await?;
         let Some(asked) = asked else { return Ok(both) };
-        // What was ended or claimed must be told, whatever comes of this.
+        // An error below must not hide what was ended or claimed.
         let claimed = both.answer.claimed.len();
-        if is_placed && claimed < asked.max.min(MOST_LEASES) {
+        if has_promoted && claimed < asked.max.min(MAX_LEASES) {
             let more = ClaimTasks { max: asked.max - claimed, ..asked.clone() };
             both.answer.claimed.extend(self.claim_once(&more, deadline).await.unwrap_or_default().claimed);
         }
@@ -188,7 +197,7 @@ impl Tasks {
         finishing: &Finishing<'_>,
         claim: Option<&Claim<'_>>,
         deadline: Deadline,
-    ) -> Result<(Finished, Brought), Undone> {
+    ) -> Result<(Finished, ClaimResult), Undone> {
         if finishing.is_empty() && claim.is_none() {
             return Ok(Default::default());
         }
@@ -198,60 +207,60 @@ impl Tasks {
         steps.extend(claim.map(|claim| claim.step(session.sql())));
         let mut answers = session.run(&steps).await?;
         drop((steps, session));
-        let brought = match claim {
-            Some(claim) => Brought::read(claim, &answers.pop().unwrap_or_default()),
-            None => Brought::default(),
+        let result = match claim {
+            Some(claim) => ClaimResult::read(claim, &answers.pop().unwrap_or_default()),
+            None => ClaimResult::default(),
         };
-        Ok((finishing.read(self, answers.iter().skip(finishing.locks())), brought))
+        Ok((finishing.read(self, answers.iter().skip(finishing.locks())), result))
     }
 
-    /// A claim brought nothing: finds out when one may bring something, and makes it again if that is now.
+    /// After an empty claim: finds out when the next task is due, and claims again if that is now.
     async fn claim_again(
         &self,
         asked: &ClaimTasks,
         deadline: Deadline,
     ) -> Result<(Vec<ClaimedTask>, Option<Duration>), Undone> {
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let probes = Probes::new(asked.types.iter().map(TaskType::as_str), 0);
             let parameters: Vec<&(dyn ToSql + Sync)> = vec![&probes.priorities, &probes.types];
             let found = self.ask(CLAIM, deadline, &self.sql().task_next_due, parameters).await?;
             let Some(row) = found.first() else { return Ok((Vec::new(), None)) };
-            let is_placed = row.get::<_, bool>(1) && self.place_left().await?;
-            match row.get::<_, Option<i64>>(0) {
-                // Came between the claim and the look.
+            let has_promoted = row.get::<_, bool>("has_unplaced") && self.promote_left().await?;
+            match row.get::<_, Option<i64>>("due_in") {
+                // It became due between the claim and this statement.
                 Some(wait) if wait <= 0 => {}
-                wait if !is_placed => return Ok((Vec::new(), wait.map(duration))),
+                wait if !has_promoted => return Ok((Vec::new(), wait.map(duration))),
                 _ => {}
             }
-            let brought = self.claim_once(asked, deadline).await?;
-            if !brought.claimed.is_empty() {
-                return Ok((brought.claimed, None));
+            let result = self.claim_once(asked, deadline).await?;
+            if !result.claimed.is_empty() {
+                return Ok((result.claimed, None));
             }
         }
-        Ok((Vec::new(), Some(HELD_BY_OTHERS)))
+        Ok((Vec::new(), Some(LOCKED_RETRY_DELAY)))
     }
 
-    async fn claim_once(&self, asked: &ClaimTasks, deadline: Deadline) -> Result<Brought, Undone> {
-        let (none, claim) = (Finishing::new(self, &[], Ender::Holder), Claim::new(self, asked));
+    async fn claim_once(&self, asked: &ClaimTasks, deadline: Deadline) -> Result<ClaimResult, Undone> {
+        let (none, claim) = (Finishing::new(self, &[], EndedBy::Holder), Claim::new(self, asked));
         Ok(persist(|| self.try_finish_and_claim(&none, Some(&claim), deadline)).await?.1)
     }
 
-    /// Claims these tasks, each by the same rules.
+    /// Claims the tasks of these ids, each by the rules of every claim.
     pub(super) async fn claim_by_id(
         self: Arc<Self>,
         ids: Vec<TaskId>,
         lease: Duration,
         worker: String,
         deadline: Deadline,
-    ) -> Result<Unclaimed<Vec<ClaimAnswer>>, Undone> {
+    ) -> Result<PendingAnswer<Vec<ClaimAnswer>>, Undone> {
         let (lease, worker) = (micros(lease), plain(&worker).into_owned());
         let mut left: Vec<Uuid> = ids.iter().map(|id| *id.as_uuid()).collect();
         left.sort_unstable();
         left.dedup();
         let mut answers: HashMap<TaskId, ClaimAnswer> = HashMap::with_capacity(left.len());
-        // What was claimed must reach somebody, or go back.
-        let mut taken = Unclaimed::new(self.clone(), Vec::with_capacity(ids.len()));
-        for _ in 0..MOST_ROUNDS {
+        // Claimed tasks must reach the caller or be given back.
+        let mut taken = PendingAnswer::new(self.clone(), Vec::with_capacity(ids.len()));
+        for _ in 0..MAX_ROUNDS {
             if left.is_empty() {
                 break;
             }
@@ -261,7 +270,8 @@ impl Tasks {
                 self.ask(CLAIM, deadline, &self.sql().task_claim_by_id, parameters)
             });
             let rows = rows.await?;
-            for task in rows.iter().filter_map(|row| claimed(row, token)) {
+            let columns = ClaimColumns::of(&rows);
+            for task in rows.iter().filter_map(|row| claimed(row, columns, token)) {
                 answers.insert(task.lease.id, ClaimAnswer::NotClaimable);
                 taken.answer.push(ClaimAnswer::Claimed(Box::new(task)));
             }
@@ -275,7 +285,7 @@ impl Tasks {
                 let wait = seen.get(&id).and_then(|seen| seen.wait);
                 let answer = wait.map_or(ClaimAnswer::NotClaimable, |wait| ClaimAnswer::NotDue(duration(wait)));
                 answers.insert(id, answer);
-                // Its time came between the two looks.
+                // It became due between the two statements.
                 wait.is_some_and(|wait| wait <= 0)
             });
         }
@@ -285,7 +295,7 @@ impl Tasks {
         taken.answer = ids
             .iter()
             .map(|id| {
-                // The same id twice is claimed once.
+                // A repeated id is claimed once.
                 let known = || answers.get(id).cloned().unwrap_or(ClaimAnswer::NotClaimable);
                 claimed.remove(id).unwrap_or_else(known)
             })
@@ -293,19 +303,19 @@ impl Tasks {
         Ok(taken)
     }
 
-    /// Gives tasks back that nobody was there to take: they were never seen, so the attempts are not counted.
-    async fn give_back(&self, leases: Vec<TaskLease>) -> Result<Vec<TaskStanding>, Undone> {
+    /// Releases claimed tasks whose caller is gone. The attempts are not counted.
+    async fn release_claimed(&self, leases: Vec<TaskLease>) -> Result<Vec<TaskStanding>, Undone> {
         let began = Instant::now();
         let released: Vec<Finish> =
             leases.into_iter().map(|lease| Finish { lease, outcome: TaskOutcome::Released }).collect();
-        let finishing = Finishing::new(self, &released, Ender::Holder);
+        let finishing = Finishing::new(self, &released, EndedBy::Holder);
         let (finished, _) = persist(|| self.try_finish_and_claim(&finishing, None, Deadline::default())).await?;
-        self.tell(&finished.news, began);
-        self.told(&finishing, &finished).await
+        self.notify(&finished.notices, began);
+        self.standings_after(&finishing, &finished).await
     }
 }
 
-/// What holds leases on tasks.
+/// An answer that holds leases on tasks.
 pub(super) trait Leases: Default + Send + 'static {
     fn leases(&self) -> Vec<TaskLease>;
 }
@@ -335,34 +345,34 @@ impl AnswerLease for ClaimAnswer {
     }
 }
 
-/// An answer that has not reached its caller. Dropped before it does, because the caller has left, what was claimed goes
-/// back.
+/// An answer that has not reached its caller. If it is dropped before, because the caller is gone, its tasks are
+/// released.
 #[derive(Debug)]
-pub(super) struct Unclaimed<T: Leases> {
+pub(super) struct PendingAnswer<T: Leases> {
     tasks: Arc<Tasks>,
     answer: T,
 }
 
-impl<T: Leases> Unclaimed<T> {
+impl<T: Leases> PendingAnswer<T> {
     fn new(tasks: Arc<Tasks>, answer: T) -> Self {
         Self { tasks, answer }
     }
 
-    /// The caller has it.
-    pub(super) fn taken(mut self) -> T {
+    /// Hands the answer to the caller.
+    pub(super) fn into_answer(mut self) -> T {
         std::mem::take(&mut self.answer)
     }
 }
 
-impl<T: Leases> Drop for Unclaimed<T> {
+impl<T: Leases> Drop for PendingAnswer<T> {
     fn drop(&mut self) {
         let leases = self.answer.leases();
-        // Where nothing runs any more, the leases run out.
+        // Without a runtime the leases expire.
         if let (false, Ok(runtime)) = (leases.is_empty(), tokio::runtime::Handle::try_current()) {
             let tasks = self.tasks.clone();
             runtime.spawn(async move {
-                if let Err(error) = tasks.give_back(leases).await {
-                    tracing::debug!(?error, "tasks were claimed for nobody and not given back");
+                if let Err(error) = tasks.release_claimed(leases).await {
+                    tracing::debug!(?error, "cannot release tasks whose caller is gone");
                 }
             });
         }

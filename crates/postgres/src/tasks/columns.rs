@@ -1,4 +1,4 @@
-//! New tasks as the statements take them.
+//! The columns of new tasks.
 
 use postgres_types::ToSql;
 use postrider_core::MessagingError;
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::rows::{strategy_column, unwritable, when_columns};
 use crate::rows::Time;
 
-/// An array for each column.
+/// The columns of a batch: one array each.
 #[derive(Default)]
 pub(super) struct Columns<'t> {
     pub(super) ids: Vec<Uuid>,
@@ -26,7 +26,7 @@ pub(super) struct Columns<'t> {
     tags: Vec<Option<String>>,
     schedules: Vec<Option<&'t str>>,
     payloads: Vec<&'t [u8]>,
-    /// Those of the first, as they are: what all tasks of a batch may have in common.
+    /// The tags of the first task, which all tasks of a uniform batch share.
     first_tags: Option<&'t [String]>,
 }
 
@@ -58,7 +58,7 @@ impl<'t> Columns<'t> {
         Ok(())
     }
 
-    /// Whether the tasks differ in nothing but their ids and payloads, and have no keys.
+    /// Whether the tasks differ only in ids and payloads, and have no keys.
     pub(super) fn is_alike(&self) -> bool {
         fn all_same<T: PartialEq>(values: &[T]) -> bool {
             values.windows(2).all(|pair| pair[0] == pair[1])
@@ -96,7 +96,7 @@ impl<'t> Columns<'t> {
         Step::new(sql, parameters)
     }
 
-    /// Nothing when there are no tasks.
+    /// `None` without tasks.
     pub(super) fn alike_step<'p>(&'p self, sql: &'p str) -> Option<Step<'p>> {
         let parameters: [&(dyn ToSql + Sync); 12] = [
             self.types.first()?,

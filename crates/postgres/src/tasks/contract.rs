@@ -1,4 +1,4 @@
-//! Where each operation of the contract is carried out.
+//! The task store contract: each operation, and the function that does it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use postrider_provider::Undone;
 use super::change::Change;
 use super::claim::CLAIM;
 use super::create::CREATE;
-use super::finish::Ender;
+use super::finish::EndedBy;
 use super::schedules::Firing;
 use super::{PostgresTasks, Tasks};
 use crate::PROVIDER;
 
 impl PostgresTasks {
-    /// Carries work out apart from its caller, who may leave at any time.
+    /// Runs work independently of its caller, which may stop waiting at any time.
     async fn call<T, F>(
         &self,
         operation: &'static str,
@@ -31,7 +31,7 @@ impl PostgresTasks {
         T: Send + 'static,
         F: Future<Output = Result<T, Undone>> + Send + 'static,
     {
-        // In a box: it goes through several hands, and each of them would keep room for it.
+        // Boxed: several frames would each reserve space for it.
         self.provider.call(operation, deadline, Box::pin(work(self.tasks.clone()))).await
     }
 
@@ -71,10 +71,10 @@ impl TaskStore for PostgresTasks {
         deadline: Deadline,
     ) -> Result<FinishedAndClaimed, MessagingError> {
         claim.as_ref().map_or(Ok(()), ClaimTasks::check)?;
-        self.tasks.check_ends(&finished, Ender::Holder)?;
+        self.tasks.check_ends(&finished, EndedBy::Holder)?;
         let operation = if finished.is_empty() { CLAIM } else { "finish tasks" };
         let both = self.call(operation, deadline, |tasks| tasks.finish_and_claim(finished, claim, deadline)).await?;
-        Ok(both.taken())
+        Ok(both.into_answer())
     }
 
     async fn claim_by_id(
@@ -87,7 +87,7 @@ impl TaskStore for PostgresTasks {
         check_lease(lease)?;
         let (ids, worker) = (ids.to_vec(), worker.to_owned());
         let answers = self.call(CLAIM, deadline, |tasks| tasks.claim_by_id(ids, lease, worker, deadline)).await?;
-        Ok(answers.taken())
+        Ok(answers.into_answer())
     }
 
     async fn heartbeat(
@@ -112,7 +112,7 @@ impl TaskStore for PostgresTasks {
     }
 
     async fn reap(&self, lost: Vec<Finish>, deadline: Deadline) -> Result<Vec<TaskStanding>, MessagingError> {
-        self.tasks.check_ends(&lost, Ender::Reaper)?;
+        self.tasks.check_ends(&lost, EndedBy::Reaper)?;
         self.call("reap tasks", deadline, |tasks| async move { tasks.reap(&lost, deadline).await }).await
     }
 
@@ -163,7 +163,7 @@ impl TaskStore for PostgresTasks {
 
     async fn enqueue_due(&self, limit: usize, deadline: Deadline) -> Result<Enqueued, MessagingError> {
         let send = |tasks: Arc<Tasks>| async move { tasks.enqueue_due(limit, deadline).await };
-        self.call("send tasks on their way", deadline, send).await
+        self.call("enqueue tasks", deadline, send).await
     }
 
     async fn stranded(&self, grace: Duration, deadline: Deadline) -> Result<Vec<Stranded>, MessagingError> {
@@ -205,7 +205,7 @@ impl TaskStore for PostgresTasks {
     }
 
     async fn subscribe_tasks(&self, notice: TaskNotice, deadline: Deadline) -> Result<WakeUps, MessagingError> {
-        // Refused when the connection is closed, as everything is.
+        // Refused on a closed connection, as every call is.
         self.call("subscribe", deadline, |_| async { Ok(()) }).await?;
         self.hints(&notice)
     }

@@ -1,7 +1,7 @@
-//! What is told after a commit, and under which names.
+//! Notifications after a commit, and the names they use.
 //!
-//! A worker that polls hears of tasks under the name of their type's queue, and so does one that waits for messages in
-//! that queue, here. What has to be sent on its way by somebody is told under a name of its own.
+//! Polling workers are notified under the name of their type's queue, as are receivers of that queue in this schema.
+//! The enqueuer and the sender of the outbox are notified under a name of their own.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -12,71 +12,72 @@ use postrider_core::{MessagingError, QueueName, WakeUps};
 use super::{PostgresTasks, Tasks};
 use crate::options::WakeUpMode;
 
-/// What there is to tell.
+/// The names to notify.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct Notices {
     names: BTreeSet<QueueName>,
 }
 
-impl News {
+impl Notices {
     pub(super) fn names(&self) -> impl Iterator<Item = &QueueName> {
         self.names.iter()
     }
 }
 
 impl Tasks {
-    /// The queue of a type. A name that is none was not written by us, and nobody waits for it.
+    /// Returns the queue of a type; `None` if the type is invalid: another program wrote it, and no worker waits for
+    /// it.
     fn queue(&self, task_type: &str) -> Option<QueueName> {
         self.routes.queue(&TaskType::new(task_type).ok()?).ok()
     }
 
-    /// A task of the type waits to be claimed, or to be sent on its way.
-    pub(super) fn note_pending(&self, news: &mut News, task_type: &str) {
+    /// Notes a task that waits to be claimed, or to be enqueued.
+    pub(super) fn note_pending(&self, notices: &mut Notices, task_type: &str) {
         match self.routes.mode {
-            TaskMode::Polling => news.names.extend(self.queue(task_type)),
-            TaskMode::Queue => self.note_to_send(news),
+            TaskMode::Polling => notices.names.extend(self.queue(task_type)),
+            TaskMode::Queue => self.note_to_send(notices),
         }
     }
 
-    /// A task of the type has gone back; where queues carry tasks, with its message.
-    pub(super) fn note_offered(&self, news: &mut News, task_type: &str) {
+    /// Notes a task that went back; where queues deliver tasks, with its message.
+    pub(super) fn note_offered(&self, notices: &mut Notices, task_type: &str) {
         match (self.routes.mode, self.routes.post) {
-            (TaskMode::Queue, Post::Outbox) => self.note_to_send(news),
-            (TaskMode::Polling, _) | (TaskMode::Queue, Post::Here) => news.names.extend(self.queue(task_type)),
+            (TaskMode::Queue, Post::Outbox) => self.note_to_send(notices),
+            (TaskMode::Polling, _) | (TaskMode::Queue, Post::Here) => notices.names.extend(self.queue(task_type)),
         }
     }
 
-    /// A message to the queue of a type was sent, or waits in the outbox.
-    pub(super) fn note_sent(&self, news: &mut News, task_type: &str) {
+    /// Notes a message that was sent to the queue of a type, or is in the outbox.
+    pub(super) fn note_sent(&self, notices: &mut Notices, task_type: &str) {
         match self.routes.post {
-            Post::Here => news.names.extend(self.queue(task_type)),
-            Post::Outbox => self.note_to_send(news),
+            Post::Here => notices.names.extend(self.queue(task_type)),
+            Post::Outbox => self.note_to_send(notices),
         }
     }
 
-    /// A task has died.
-    pub(super) fn note_death(&self, news: &mut News) {
+    /// Notes a task's death.
+    pub(super) fn note_death(&self, notices: &mut Notices) {
         match (&self.routes.dead_events, self.routes.post) {
             (None, _) => {}
-            (Some(queue), Post::Here) => drop(news.names.insert(queue.clone())),
-            (Some(_), Post::Outbox) => self.note_to_send(news),
+            (Some(queue), Post::Here) => drop(notices.names.insert(queue.clone())),
+            (Some(_), Post::Outbox) => self.note_to_send(notices),
         }
     }
 
-    fn note_to_send(&self, news: &mut News) {
-        news.names.insert(TaskRoutes::to_send_notice());
+    fn note_to_send(&self, notices: &mut Notices) {
+        notices.names.insert(TaskRoutes::to_send_notice());
     }
 
-    /// Tells those who wait, here and in other processes, of a transaction that was begun then and is committed.
-    pub(super) fn tell(&self, news: &News, began: Instant) {
-        if !news.names.is_empty() {
-            self.shared.touch(&news.names, began);
+    /// Wakes waiting workers, here and in other processes, after a transaction that began at `began`.
+    pub(super) fn notify(&self, notices: &Notices, began: Instant) {
+        if !notices.names.is_empty() {
+            self.shared.touch(&notices.names, began);
         }
     }
 }
 
 impl PostgresTasks {
-    /// A stream of hints. Where nobody tells what other processes do, one comes now and then.
+    /// Returns a stream of hints. In `PollOnly` mode it also has one every poll interval.
     pub(super) fn hints(&self, notice: &TaskNotice) -> Result<WakeUps, MessagingError> {
         let names = match notice {
             TaskNotice::Claimable(types) => {

@@ -1,4 +1,4 @@
-//! Why a task was not made: who has its idempotency key, or that its id is taken.
+//! Why a task was left out: the holder of its idempotency key, or its taken id.
 
 use std::collections::HashMap;
 
@@ -15,34 +15,34 @@ use super::rows::state;
 use crate::Session;
 use crate::store::in_the_way;
 
-/// Why a task was not made.
+/// Why a task was left out.
 pub(super) enum Holder {
     OfKey(Created),
     OfId,
 }
 
 fn holder(row: &Row) -> Option<(usize, Holder)> {
-    let place = usize::try_from(row.get::<_, i64>(0)).ok()?;
-    let holder = match row.get::<_, Option<Uuid>>(1) {
-        Some(id) => Holder::OfKey(Created { id: TaskId::from_uuid(id), is_new: false, state: state(row, 2) }),
-        None => row.get::<_, bool>(3).then_some(Holder::OfId)?,
+    let index = usize::try_from(row.get::<_, i64>("ordinal")).ok()?;
+    let holder = match row.get::<_, Option<Uuid>>("task_id") {
+        Some(id) => Holder::OfKey(Created { id: TaskId::from_uuid(id), is_new: false, state: state(row, "state") }),
+        None => row.get::<_, bool>("is_id_taken").then_some(Holder::OfId)?,
     };
-    Some((place, holder))
+    Some((index, holder))
 }
 
-/// Tasks whose holders are looked for.
+/// The tasks whose holders are looked up.
 struct Wanted<'t> {
-    places: Vec<i64>,
+    indexes: Vec<i64>,
     types: Vec<&'t str>,
     keys: Vec<Option<&'t str>>,
     ids: Vec<Uuid>,
 }
 
 impl<'t> Wanted<'t> {
-    fn of(tasks: &[&'t NewTask], places: &[usize]) -> Self {
-        let wanted = || places.iter().map(|place| tasks[*place]);
+    fn of(tasks: &[&'t NewTask], indexes: &[usize]) -> Self {
+        let wanted = || indexes.iter().map(|index| tasks[*index]);
         Self {
-            places: places.iter().map(|place| *place as i64).collect(),
+            indexes: indexes.iter().map(|index| *index as i64).collect(),
             types: wanted().map(|task| task.task_type.as_str()).collect(),
             keys: wanted().map(|task| task.idempotency_key.as_ref().map(|key| key.as_str())).collect(),
             ids: wanted().map(|task| *task.id.as_uuid()).collect(),
@@ -50,33 +50,32 @@ impl<'t> Wanted<'t> {
     }
 
     fn parameters(&self) -> [&(dyn ToSql + Sync); 4] {
-        [&self.places, &self.types, &self.keys, &self.ids]
+        [&self.indexes, &self.types, &self.keys, &self.ids]
     }
 }
 
 impl Tasks {
-    /// Who has the idempotency keys of these tasks, or else their ids, by their places.
+    /// Returns the holders of these tasks' idempotency keys, or else of their ids, by index.
     pub(super) async fn holders(
         &self,
         tasks: &[&NewTask],
-        places: &[usize],
+        indexes: &[usize],
         deadline: Deadline,
     ) -> Result<HashMap<usize, Holder>, Undone> {
-        let wanted = Wanted::of(tasks, places);
+        let wanted = Wanted::of(tasks, indexes);
         let found = persist(|| self.ask(CREATE, deadline, &self.sql().task_holders, wanted.parameters().into()));
         let found = found.await?;
         Ok(found.iter().filter_map(holder).collect())
     }
 
-    /// The tasks that were made, or that have the idempotency keys of those that were not, in a transaction that has not
-    /// ended.
+    /// Returns the tasks of an open transaction that were created, or that hold the idempotency keys of those left out.
     pub(super) async fn ids_in(
         &self,
         session: &Session<'_>,
         tasks: &[&NewTask],
         made: &Made,
     ) -> Result<Vec<TaskId>, Undone> {
-        let is_left = |place: &usize| !made.ids.contains(tasks[*place].id.as_uuid());
+        let is_left = |index: &usize| !made.ids.contains(tasks[*index].id.as_uuid());
         let left: Vec<usize> = (0..tasks.len()).filter(is_left).collect();
         let mut holders = HashMap::new();
         if !left.is_empty() {
@@ -84,17 +83,17 @@ impl Tasks {
             let found = session.query(&session.sql().task_holders, &wanted.parameters()).await?;
             holders.extend(found.iter().filter_map(holder));
         }
-        let id = |(place, task): (usize, &&NewTask)| match holders.get(&place) {
+        let id = |(index, task): (usize, &&NewTask)| match holders.get(&index) {
             Some(Holder::OfKey(created)) => Ok(created.id),
             Some(Holder::OfId) => Err(Undone::Rejected(id_is_taken(task.id))),
-            None if !is_left(&place) => Ok(task.id),
+            None if !is_left(&index) => Ok(task.id),
             None => Err(too_fast()),
         };
         tasks.iter().enumerate().map(id).collect()
     }
 }
 
-/// Those who have the keys are forgotten as fast as they are made.
+/// The error for keys whose holders are forgotten as fast as they are created.
 pub(super) fn too_fast() -> Undone {
     in_the_way(CREATE, "tasks with these idempotency keys come and go too fast")
 }
@@ -102,6 +101,6 @@ pub(super) fn too_fast() -> Undone {
 pub(super) fn id_is_taken(id: TaskId) -> MessagingError {
     MessagingError::invalid(
         "task id",
-        format!("there is a task {id} already; make a new id, or use an idempotency key to make a task once"),
+        format!("a task {id} exists already; generate another id, or use an idempotency key to create a task once"),
     )
 }

@@ -1,7 +1,7 @@
-//! Tasks that are made inside a transaction that the caller has open on the same database.
+//! Tasks created inside a transaction of the caller on the same database.
 //!
-//! It may stay open for as long as it likes. What is made with an ordering key waits behind everything, and is put in
-//! order by the next claim after the commit; nobody waits for the key meanwhile.
+//! The transaction may stay open for any time. A task with an ordering key is created blocked, and the next claim after
+//! the commit promotes it; nothing waits for the key meanwhile.
 
 use postgres_types::ToSql;
 use postrider_core::MessagingError;
@@ -14,12 +14,11 @@ use super::rows::{state, strategy_column, task_id, when_columns};
 use crate::in_transaction::inside;
 
 impl PostgresTasks {
-    /// Makes a task inside the caller's own transaction: it is there if and only if the caller's changes are.
+    /// Creates a task inside the caller's transaction: it exists if and only if the transaction commits.
     ///
-    /// The same rules hold as for any creation. The transaction may stay open for as long as it likes: a task with an
-    /// ordering key is put in order by the next claim after the commit. Only whoever makes a task with the same
-    /// *idempotency* key meanwhile meets it. An error leaves the transaction as it was before the call, for the caller to
-    /// commit or to roll back.
+    /// The rules of every creation hold. The transaction may stay open for any time: the next claim after the commit
+    /// promotes a task with an ordering key. Only a creation with the same *idempotency* key waits for it. An error
+    /// leaves the transaction as it was before the call; the caller commits it or rolls it back.
     pub async fn create_in(
         &self,
         transaction: &mut Transaction<'_>,
@@ -58,8 +57,8 @@ impl PostgresTasks {
         ];
         let found = inside("create a task", transaction, &tasks.sql().task_create_in, &parameters).await?;
         let created = |row: &Row| {
-            row.get::<_, Option<&str>>(2)?;
-            Some(Created { id: task_id(row, 0), is_new: row.get(1), state: state(row, 2) })
+            row.get::<_, Option<&str>>("state")?;
+            Some(Created { id: task_id(row, "id"), is_new: row.get("is_new"), state: state(row, "state") })
         };
         found.first().and_then(created).ok_or_else(|| id_is_taken(task.id))
     }

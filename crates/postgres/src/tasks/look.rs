@@ -1,4 +1,4 @@
-//! What people and tools see of tasks.
+//! Read access to tasks.
 
 use postgres_types::ToSql;
 use postrider_core::task::{
@@ -10,15 +10,15 @@ use postrider_provider::Undone;
 use tokio_postgres::Row;
 
 use super::Tasks;
-use super::rows;
+use super::rows::{self, InfoColumns};
 use crate::rows::{Time, body, count, optional_time, time};
 
 const LIST: &str = "list tasks";
 
-/// One page looks at no more rows than these.
-const MOST_SEEN: i64 = 10_000;
+/// Upper bound of rows that one page reads.
+const MAX_SEEN: i64 = 10_000;
 
-/// A filter as the statements take it.
+/// The columns of a filter.
 struct Columns<'f> {
     states: Option<Vec<&'static str>>,
     types: Option<Vec<&'f str>>,
@@ -48,16 +48,16 @@ impl<'f> Columns<'f> {
     }
 }
 
-/// Whether a filter asks for a text that no column can hold: then no task is meant.
-fn is_in_vain(filter: &TaskFilter) -> bool {
+/// Whether a filter contains a text that no column can hold, so that it matches nothing.
+fn matches_nothing(filter: &TaskFilter) -> bool {
     let texts = filter.tags.iter().chain(&filter.schedule).chain(&filter.error_contains);
     texts.into_iter().any(|text| text.contains('\0'))
 }
 
-/// A part of a page: what was found of one walk, newest first, and down to which row it has looked.
+/// The rows of one walk of a page, newest first, and the row down to which it has read.
 struct Walk {
     found: Vec<(i64, Option<TaskInfo>)>,
-    /// Everything from here on was looked at.
+    /// Every row from here on was read.
     end: i64,
 }
 
@@ -76,20 +76,23 @@ impl Tasks {
 
     pub(super) async fn revisions(&self, id: TaskId, deadline: Deadline) -> Result<Vec<PayloadRevision>, Undone> {
         let found = self.ask("read revisions", deadline, &self.sql().task_revisions, vec![id.as_uuid()]).await?;
-        let revision =
-            |row: &Row| PayloadRevision { revision: count(row, 0), payload: body(row, 1), replaced_at: time(row, 2) };
+        let revision = |row: &Row| PayloadRevision {
+            revision: count(row, "revision"),
+            payload: body(row, "payload"),
+            replaced_at: time(row, "replaced_at"),
+        };
         Ok(found.iter().map(revision).collect())
     }
 
     pub(super) async fn list(&self, query: &TaskQuery, deadline: Deadline) -> Result<TaskPage, Undone> {
         let before: i64 = match &query.after {
             None => i64::MAX,
-            Some(cursor) => cursor
-                .0
-                .parse()
-                .map_err(|_| MessagingError::invalid("cursor", format!("'{}' ends no page", cursor.0)))?,
+            Some(cursor) => cursor.0.parse().map_err(|_| {
+                let why = format!("'{}' is not a cursor; pass `next` of the previous page", cursor.0);
+                MessagingError::invalid("cursor", why)
+            })?,
         };
-        if is_in_vain(&query.filter) {
+        if matches_nothing(&query.filter) {
             return Ok(TaskPage { tasks: Vec::new(), next: None });
         }
         let columns = Columns::of(&query.filter);
@@ -111,15 +114,16 @@ impl Tasks {
         let most = i64::from(MOST_ENDED_COUNTED);
         let found = self.ask("count tasks", deadline, &self.sql().task_counts, vec![&most]).await?;
         let counted = |row: &Row| {
-            let count = row.get::<_, i64>(2).max(0).unsigned_abs();
-            let count = if row.get(3) { Measured::Approximate(count) } else { Measured::Exact(count) };
-            // A name that is none was not written by us.
-            Some(TaskCount { task_type: TaskType::new(row.get::<_, &str>(0)).ok()?, state: rows::state(row, 1), count })
+            let count = row.get::<_, i64>("count").max(0).unsigned_abs();
+            let count = if row.get("has_more") { Measured::Approximate(count) } else { Measured::Exact(count) };
+            // Skip types that are invalid: another program wrote them.
+            let task_type = TaskType::new(row.get::<_, &str>("task_type")).ok()?;
+            Some(TaskCount { task_type, state: rows::state(row, "state"), count })
         };
         Ok(found.iter().filter_map(counted).collect())
     }
 
-    /// Goes through all tasks, or through those of one state, from the newest before a row.
+    /// Walks all tasks, or those of one state, from the newest before a row.
     async fn walk(
         &self,
         columns: &Columns<'_>,
@@ -128,13 +132,13 @@ impl Tasks {
         limit: usize,
         deadline: Deadline,
     ) -> Result<Walk, Undone> {
-        let (sql, last, limit) = (self.sql(), MOST_SEEN - 1, i64::try_from(limit).unwrap_or(i64::MAX));
+        let (sql, last, limit) = (self.sql(), MAX_SEEN - 1, i64::try_from(limit).unwrap_or(i64::MAX));
         let state = ended.map(TaskState::as_str);
         let found = match &state {
             None => self.ask(LIST, deadline, &sql.task_list_end, vec![&before, &last]).await?,
             Some(state) => self.ask(LIST, deadline, &sql.task_list_ended_end, vec![&before, &last, state]).await?,
         };
-        let end = found.first().map_or(i64::MIN, |row| row.get(0));
+        let end = found.first().map_or(i64::MIN, |row| row.get("id"));
         let (statement, states): (&str, &(dyn ToSql + Sync)) = match &state {
             None => (&sql.task_list, &columns.states),
             Some(state) => (&sql.task_list_ended, state),
@@ -154,14 +158,16 @@ impl Tasks {
             &columns.within,
         ];
         let found = self.ask(LIST, deadline, statement, parameters).await?;
-        let found: Vec<(i64, Option<TaskInfo>)> = found.iter().map(|row| (row.get(0), rows::info(row))).collect();
-        // A full answer ends with its last row.
+        let columns = InfoColumns::of(&found);
+        let info = |row: &Row| (row.get(columns.id), rows::info(row, columns));
+        let found: Vec<(i64, Option<TaskInfo>)> = found.iter().map(info).collect();
+        // A full page ends with its last row.
         let end = if found.len() as i64 >= limit { found.last().map_or(end, |(row, _)| *row) } else { end };
         Ok(Walk { found, end })
     }
 }
 
-/// Puts walks together: no further than all of them have come.
+/// Merges walks, down to the row that all of them have reached.
 fn page(walks: Vec<Walk>, limit: usize) -> TaskPage {
     let end = walks.iter().map(|walk| walk.end).max().unwrap_or(i64::MIN);
     let mut found: Vec<(i64, Option<TaskInfo>)> = walks.into_iter().flat_map(|walk| walk.found).collect();
@@ -181,14 +187,14 @@ fn page(walks: Vec<Walk>, limit: usize) -> TaskPage {
 
 fn attempt(row: &Row) -> TaskAttempt {
     TaskAttempt {
-        attempt: count(row, 0),
-        replay: count(row, 1),
-        worker: row.get::<_, Option<String>>(2).unwrap_or_default(),
-        started_at: time(row, 3),
-        ended_at: optional_time(row, 4),
-        // Another word was not written by us.
-        outcome: AttemptOutcome::from_name(row.get(5)).unwrap_or(AttemptOutcome::Failed),
-        error: row.get(6),
+        attempt: count(row, "attempt"),
+        replay: count(row, "replay"),
+        worker: row.get::<_, Option<String>>("worker_id").unwrap_or_default(),
+        started_at: time(row, "started_at"),
+        ended_at: optional_time(row, "ended_at"),
+        // Another program may have written another word.
+        outcome: AttemptOutcome::from_name(row.get("outcome")).unwrap_or(AttemptOutcome::Failed),
+        error: row.get("error"),
     }
 }
 
@@ -205,12 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn a_page_ends_where_the_shortest_of_its_walks_does() {
+    fn a_page_ends_where_its_shortest_walk_ends() {
         const ALL: i64 = i64::MIN;
         assert_eq!(next(vec![walk(&[9, 7], ALL)], 5), None);
         assert_eq!(next(vec![walk(&[9, 7], 3)], 5), Some("3".into()), "more rows may follow");
         assert_eq!(next(vec![walk(&[9, 7], 7)], 2), Some("7".into()));
-        // The other one has not looked below 8: what it may have there comes before 5.
+        // The second walk has not read below 8: it may have tasks there that come before 5.
         assert_eq!(next(vec![walk(&[9, 5], ALL), walk(&[8], 8)], 5), Some("8".into()));
         assert_eq!(next(vec![walk(&[9, 5], ALL), walk(&[8, 6], ALL)], 2), Some("8".into()), "cut at the limit");
         assert_eq!(next(vec![walk(&[], ALL), walk(&[], ALL)], 2), None);

@@ -1,18 +1,16 @@
 //! Tasks, beside the queues in the same schema.
 //!
-//! Every transition is one conditional statement over arrays, and whatever belongs to it is part of the same statement:
-//! the history, the message or the row of the outbox, the event of a death. Ends and the claim that follows them are one
-//! pipelined transaction. Ended tasks stay in the table; every search of the hot path goes through a partial index that
-//! leaves them out.
+//! Every transition is one conditional statement over arrays, which also writes what belongs to it: the history, the
+//! message or the row of the outbox, the event of a death. Ends and the following claim are one pipelined transaction.
+//! Ended tasks stay in the table; hot statements use partial indexes without them.
 //!
-//! **Order.** Of the tasks of an ordering key all but one are marked as blocked. Nobody waits for a key's lock inside a
-//! transition, because that may be part of a caller's own transaction: a task with a key is made blocked, an end leaves
-//! the key without a head, and both leave a note. Whoever wrote it puts the key in order right after the commit
-//! ([`keys`]); where that process died, the next claim finds the note. A unique index sees to it that no key ever has two
-//! heads.
+//! **Order.** Of the tasks of an ordering key all but the head are blocked. A transition never waits for a key's lock,
+//! because it may be part of a caller's transaction: a task with a key is created blocked, an end leaves the key
+//! without a head, and both note the key. The process that noted it promotes the next task right after the commit
+//! ([`keys`]); if that process died, the next claim does. A unique index ensures that no key has two heads.
 //!
-//! **Locks.** Statements that lock several tasks do so in the order of their ids, or pass by what others have. So no two
-//! batches can wait for each other.
+//! **Locks.** Statements that lock several tasks do so in the order of their ids, or skip locked rows. So no two
+//! batches deadlock.
 
 mod change;
 mod claim;
@@ -44,29 +42,27 @@ use crate::PostgresProvider;
 use crate::sql::Sql;
 use crate::store::Shared;
 
-/// The message that delivers a task and the event of a death must fit into a message, however large the options allow
-/// messages to be.
+/// Lower bound of the message size: the message that delivers a task and the event of a death must fit.
 const SMALLEST_BODY: usize = 4096;
 
-/// The tasks and schedules of a schema. Clones are the same; all of them close with the connection that they were made
-/// of.
+/// The tasks and schedules of a schema. Clones share one connection and close with it.
 #[derive(Debug, Clone)]
 pub struct PostgresTasks {
     provider: PostgresProvider,
     tasks: Arc<Tasks>,
 }
 
-/// What all calls share.
+/// The state that all calls share.
 #[derive(Debug)]
 struct Tasks {
     shared: Arc<Shared>,
     routes: TaskRoutes,
-    /// Counts claims and rounds of the enqueuer, for the turns of the least urgent and of the types.
+    /// Claims and enqueuer rounds, counted for the rotation of priorities and types.
     turns: AtomicU64,
 }
 
 impl PostgresTasks {
-    /// The tasks of the schema that a connection is open to.
+    /// Returns the tasks of the schema that a connection is open to.
     pub fn new(provider: PostgresProvider, routes: TaskRoutes) -> Result<Self, MessagingError> {
         routes.queue(&TaskType::new("t".repeat(MAX_TASK_TYPE))?)?;
         if let Some(queue) = routes.dead_events.as_ref().filter(|queue| queue.holds_dead_letters()) {
@@ -78,13 +74,13 @@ impl PostgresTasks {
         let sends_here = routes.post == Post::Here && (routes.mode == TaskMode::Queue || routes.dead_events.is_some());
         if sends_here && largest < SMALLEST_BODY {
             let why =
-                format!("tasks are told of in messages of up to {SMALLEST_BODY} bytes, and {largest} are allowed");
+                format!("tasks send messages of up to {SMALLEST_BODY} bytes, and {largest} are allowed; raise it");
             return Err(MessagingError::invalid("max_message_bytes", why));
         }
         Ok(Self { provider, tasks: Arc::new(Tasks { shared, routes, turns: AtomicU64::new(0) }) })
     }
 
-    /// The connection that the tasks are reached by.
+    /// Returns the connection of the tasks.
     pub fn provider(&self) -> &PostgresProvider {
         &self.provider
     }
@@ -103,7 +99,7 @@ impl Tasks {
         task.check(self.max_payload_bytes())
     }
 
-    /// One statement.
+    /// Runs one statement in a transaction of its own.
     async fn ask(
         &self,
         operation: &'static str,

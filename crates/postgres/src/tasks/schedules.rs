@@ -1,4 +1,4 @@
-//! Times at which tasks are made, beside the tasks in the same schema.
+//! Schedules, beside the tasks in the same schema.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::Tasks;
-use super::hints::News;
+use super::hints::Notices;
 use super::rows::{duration, plain, unwritable};
 use crate::rows::{Time, optional_time, time};
 
@@ -19,7 +19,7 @@ const FIRE: &str = "fire a schedule";
 impl Tasks {
     pub(super) async fn store_time(&self, deadline: Deadline) -> Result<Timestamp, Undone> {
         let found = self.ask("read the clock", deadline, &self.sql().store_time, Vec::new()).await?;
-        Ok(found.first().map_or(Timestamp::EPOCH, |row| time(row, 0)))
+        Ok(found.first().map_or(Timestamp::EPOCH, |row| time(row, "now")))
     }
 
     pub(super) async fn put_schedule(
@@ -36,7 +36,7 @@ impl Tasks {
             self.ask("put a schedule", deadline, &self.sql().schedule_put, parameters)
         });
         let put = put.await?;
-        let row = put.first().ok_or_else(|| MessagingError::invalid("schedule", "it was not kept; try again"))?;
+        let row = put.first().ok_or_else(|| MessagingError::invalid("schedule", "it was not stored; try again"))?;
         Ok(read(row)?)
     }
 
@@ -83,10 +83,10 @@ impl Tasks {
     pub(super) async fn next_schedule_due(&self, deadline: Deadline) -> Result<Option<Duration>, Undone> {
         let statement = &self.sql().schedule_next_due;
         let found = self.ask("look for due schedules", deadline, statement, Vec::new()).await?;
-        Ok(found.first().and_then(|row| row.get::<_, Option<i64>>(0)).map(duration))
+        Ok(found.first().and_then(|row| row.get::<_, Option<i64>>("due_in")).map(duration))
     }
 
-    /// Makes the tasks of a schedule's due times and moves it on, if it is still as it was seen.
+    /// Creates the tasks of a schedule's ticks and advances it, if it is unchanged since it was read.
     pub(super) async fn fire_schedule(
         &self,
         firing: &Firing,
@@ -119,15 +119,15 @@ impl Tasks {
         session.query(&session.sql().schedule_fire, &[&name, &next, &last_run, &last]).await?;
         session.commit().await?;
         drop(session);
-        let mut news = News::default();
-        tasks.iter().for_each(|task| self.note_pending(&mut news, task.task_type.as_str()));
-        self.tell(&news, began);
-        self.place_own(&made.keys).await;
+        let mut notices = Notices::default();
+        tasks.iter().for_each(|task| self.note_pending(&mut notices, task.task_type.as_str()));
+        self.notify(&notices, began);
+        self.promote_own(&made.keys).await;
         Ok(Some(ids))
     }
 }
 
-/// A schedule whose time has come, as it was seen, and how it goes on.
+/// A due schedule as it was read, and its next times.
 #[derive(Debug)]
 pub(super) struct Firing {
     pub(super) name: String,
@@ -137,25 +137,27 @@ pub(super) struct Firing {
 }
 
 fn read(row: &Row) -> Result<Schedule, MessagingError> {
-    let definition = serde_json::from_str(row.get(1)).map_err(|error| MessagingError::Deserialization {
+    let definition = serde_json::from_str(row.get("definition")).map_err(|error| MessagingError::Deserialization {
         content_type: "application/json",
         source: std::sync::Arc::new(error),
     })?;
     Ok(Schedule {
         definition,
-        version: row.get(2),
-        created_at: time(row, 3),
-        paused_at: optional_time(row, 4),
-        next_run_at: optional_time(row, 5),
-        last_run_at: optional_time(row, 6),
-        last_task: row.get::<_, Option<Uuid>>(7).map(TaskId::from_uuid),
+        version: row.get("version"),
+        created_at: time(row, "created_at"),
+        paused_at: optional_time(row, "paused_at"),
+        next_run_at: optional_time(row, "next_run_at"),
+        last_run_at: optional_time(row, "last_run_at"),
+        last_task: row.get::<_, Option<Uuid>>("last_task_id").map(TaskId::from_uuid),
     })
 }
 
-/// Those that can be read. One that a newer program has written must not keep the others from firing.
+/// Returns the schedules that can be parsed. One that a newer program wrote must not keep the others from firing.
 fn readable(rows: &[Row]) -> Vec<Schedule> {
     let read = |row| {
-        read(row).inspect_err(|error| tracing::warn!(name = row.get::<_, &str>(0), %error, "unreadable schedule"))
+        read(row).inspect_err(|error| {
+            tracing::warn!(name = row.get::<_, &str>("name"), %error, "skipped a schedule that cannot be parsed");
+        })
     };
     rows.iter().filter_map(|row| read(row).ok()).collect()
 }

@@ -1,4 +1,4 @@
-//! What has to be done for tasks now and then: lost leases, missed deadlines, the end of memory.
+//! Chores of tasks: lost leases, missed deadlines, removal of old tasks.
 
 use std::time::{Duration, Instant};
 
@@ -9,37 +9,37 @@ use postrider_provider::{Undone, persist};
 use tokio_postgres::Row;
 
 use super::Tasks;
-use super::hints::News;
+use super::hints::Notices;
 use super::keys::Keys;
 use super::rows::{delay_column, duration, strategy, task_id};
 use super::send::{Posting, message_ids};
-use crate::rows::count;
+use crate::rows::{count, positions};
 
-/// What is told of a task whose deadline has passed.
+/// The error of a task whose deadline has passed.
 const TOO_LATE: &str = "the deadline passed before it was done";
 
-/// So many tasks die by one statement at most.
-const MOST_DEATHS: usize = 1000;
+/// Upper bound of one expiry statement.
+const MAX_DEATHS: usize = 1000;
 
-/// So many tasks are looked at in one transaction to be forgotten.
+/// Tasks read in one transaction of the removal.
 const CHUNK: i64 = 1000;
 
 impl Tasks {
-    /// Leases that have run out, the longest ago first.
+    /// Returns expired leases, the earliest first.
     pub(super) async fn lost_leases(&self, limit: usize, deadline: Deadline) -> Result<Vec<LostLease>, Undone> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let found = self.ask("look for lost leases", deadline, &self.sql().task_lost_leases, vec![&limit]).await?;
         Ok(found.iter().filter_map(lost).collect())
     }
 
-    /// Tasks die whose deadline has passed.
+    /// Ends tasks whose deadline has passed.
     pub(super) async fn expire_overdue(&self, limit: usize, deadline: Deadline) -> Result<Vec<TaskId>, Undone> {
         let mut dead = Vec::new();
         while dead.len() < limit {
-            let wanted = (limit - dead.len()).min(MOST_DEATHS);
+            let wanted = (limit - dead.len()).min(MAX_DEATHS);
             let chunk = match self.expire_some(wanted, deadline).await {
                 Ok(chunk) => chunk,
-                // What has died must be told.
+                // An error must not hide the tasks that were ended.
                 Err(_) if !dead.is_empty() => break,
                 Err(error) => return Err(error),
             };
@@ -62,19 +62,20 @@ impl Tasks {
             self.ask("end overdue tasks", deadline, &self.sql().task_expire, parameters)
         });
         let dead = dead.await?;
-        let (mut news, mut keys) = (News::default(), Keys::new());
+        let (mut notices, mut keys) = (Notices::default(), Keys::new());
+        let [id, task_type, key] = positions(&dead, ["task_id", "task_type", "ordering_key"]);
         for row in &dead {
-            self.note_death(&mut news);
-            if let Some(key) = row.get::<_, Option<String>>(2) {
-                keys.insert((row.get(1), key));
+            self.note_death(&mut notices);
+            if let Some(key) = row.get::<_, Option<String>>(key) {
+                keys.insert((row.get(task_type), key));
             }
         }
-        self.tell(&news, began);
-        self.place_own(&keys).await;
-        Ok(dead.iter().map(|row| task_id(row, 0)).collect())
+        self.notify(&notices, began);
+        self.promote_own(&keys).await;
+        Ok(dead.iter().map(|row| task_id(row, id)).collect())
     }
 
-    /// Removes tasks that ended well, or were called off, long ago.
+    /// Removes tasks that succeeded or were canceled long ago.
     pub(super) async fn forget_finished(&self, older_than: Duration, deadline: Deadline) -> Result<u64, Undone> {
         let (mut forgotten, mut after, age) = (0, 0_i64, delay_column(older_than));
         loop {
@@ -84,8 +85,8 @@ impl Tasks {
             });
             let chunk = chunk.await?;
             let Some(row) = chunk.first() else { return Ok(forgotten) };
-            forgotten += row.get::<_, i64>(0).max(0).unsigned_abs();
-            match row.get::<_, Option<i64>>(1) {
+            forgotten += row.get::<_, i64>("forgotten").max(0).unsigned_abs();
+            match row.get::<_, Option<i64>>("last") {
                 Some(last) => after = last,
                 None => return Ok(forgotten),
             }
@@ -93,15 +94,15 @@ impl Tasks {
     }
 }
 
-/// A lease that has run out; `None` when the task's type is none, and so was not written by us.
+/// Reads an expired lease; `None` if the task's type is invalid: another program wrote it.
 fn lost(row: &Row) -> Option<LostLease> {
     Some(LostLease {
-        lease: TaskLease { id: task_id(row, 0), token: row.get(1) },
-        task_type: TaskType::new(row.get::<_, &str>(2)).ok()?,
-        worker: row.get::<_, Option<String>>(3).unwrap_or_default(),
-        attempt_count: count(row, 4),
-        max_attempts: count(row, 5),
-        retry_strategy: strategy(row, 6),
-        since_first_attempt: duration(row.get::<_, Option<i64>>(7).unwrap_or(0)),
+        lease: TaskLease { id: task_id(row, "task_id"), token: row.get("lease_token") },
+        task_type: TaskType::new(row.get::<_, &str>("task_type")).ok()?,
+        worker: row.get::<_, Option<String>>("worker_id").unwrap_or_default(),
+        attempt_count: count(row, "attempt_count"),
+        max_attempts: count(row, "max_attempts"),
+        retry_strategy: strategy(row, "retry_strategy"),
+        since_first_attempt: duration(row.get::<_, Option<i64>>("since_first_attempt").unwrap_or(0)),
     })
 }

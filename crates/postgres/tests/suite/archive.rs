@@ -1,4 +1,4 @@
-//! What is kept of messages after their end.
+//! The archive.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use postrider_core::{
 };
 use postrider_postgres::{ArchivePolicy, PostgresOptions, PostgresProvider};
 
-use crate::{Place, client, queue, soon};
+use crate::{Fixture, client, queue, soon};
 
-/// The archived messages: their states, bodies and errors; and how many failed attempts are remembered.
-async fn archived(place: &Place) -> (Vec<(String, String, Option<String>)>, i64) {
-    let (client, s) = (client().await, &place.schema);
+/// Returns the states, bodies and errors of archived messages, and the number of failed attempts.
+async fn archived(fixture: &Fixture) -> (Vec<(String, String, Option<String>)>, i64) {
+    let (client, s) = (client().await, &fixture.schema);
     let rows =
         format!("select state::text, convert_from(payload, 'UTF8'), last_error from {s}.message_archive order by id");
     let rows = client.query(&rows, &[]).await.unwrap();
@@ -24,10 +24,10 @@ async fn take(provider: &PostgresProvider) -> QueuedMessage {
     provider.receive_messages(&queue("orders"), &options, soon()).await.unwrap().remove(0)
 }
 
-/// One message is retried once and acknowledged, one dies and is purged.
-async fn two_lives(place: &Place, archive: ArchivePolicy) -> PostgresProvider {
-    let options = PostgresOptions { archive, archive_retention: Duration::from_secs(600), ..place.options() };
-    let (provider, orders) = (place.connect_with(options).await, queue("orders"));
+/// Retries and acks one message; dead-letters and purges another.
+async fn two_messages(fixture: &Fixture, archive: ArchivePolicy) -> PostgresProvider {
+    let options = PostgresOptions { archive, archive_retention: Duration::from_secs(600), ..fixture.options() };
+    let (provider, orders) = (fixture.connect_with(options).await, queue("orders"));
     provider.send_message(&orders, Message::new("done"), soon()).await.unwrap();
     let retry = Nack::retry_after(Duration::ZERO).with_error("not yet");
     provider.nack_message(&orders, take(&provider).await, retry, soon()).await.unwrap();
@@ -44,28 +44,28 @@ fn kept(state: &str, body: &str, error: &str) -> (String, String, Option<String>
 }
 
 #[tokio::test]
-async fn everything_is_kept_until_it_is_too_old() {
-    let place = Place::new();
-    let provider = two_lives(&place, ArchivePolicy::All).await;
+async fn messages_are_kept_until_the_retention_has_passed() {
+    let fixture = Fixture::new();
+    let provider = two_messages(&fixture, ArchivePolicy::All).await;
     let all = vec![kept("COMPLETED", "done", "not yet"), kept("FAILED", "dead", "never")];
-    assert_eq!(archived(&place).await, (all, 2));
-    assert_eq!(provider.store().sweep_archive(soon()).await.unwrap(), 0, "nothing is too old");
-    let older = format!("update {}.message_archive set archived_at = archived_at - interval '1 hour'", place.schema);
+    assert_eq!(archived(&fixture).await, (all, 2));
+    assert_eq!(provider.store().sweep_archive(soon()).await.unwrap(), 0, "the retention has not passed");
+    let older = format!("update {}.message_archive set archived_at = archived_at - interval '1 hour'", fixture.schema);
     client().await.batch_execute(&older).await.unwrap();
     assert_eq!(provider.store().sweep_archive(soon()).await.unwrap(), 2);
-    assert_eq!(archived(&place).await, (Vec::new(), 0));
+    assert_eq!(archived(&fixture).await, (Vec::new(), 0));
 }
 
 #[tokio::test]
 async fn only_what_failed_is_kept() {
-    let place = Place::new();
-    two_lives(&place, ArchivePolicy::Failed).await;
-    assert_eq!(archived(&place).await, (vec![kept("FAILED", "dead", "never")], 1));
+    let fixture = Fixture::new();
+    two_messages(&fixture, ArchivePolicy::Failed).await;
+    assert_eq!(archived(&fixture).await, (vec![kept("FAILED", "dead", "never")], 1));
 }
 
 #[tokio::test]
 async fn nothing_is_kept() {
-    let place = Place::new();
-    two_lives(&place, ArchivePolicy::None).await;
-    assert_eq!(archived(&place).await, (Vec::new(), 0));
+    let fixture = Fixture::new();
+    two_messages(&fixture, ArchivePolicy::None).await;
+    assert_eq!(archived(&fixture).await, (Vec::new(), 0));
 }

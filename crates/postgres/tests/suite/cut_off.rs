@@ -1,4 +1,4 @@
-//! The way to the server fails, and nothing that was accepted is lost.
+//! Network faults lose nothing that was accepted.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::wake_ups::listening;
-use crate::{Place, is_long, queue, soon, url};
+use crate::{Fixture, is_long, queue, soon, url};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A storm in a schema of its own.
 async fn storm_under(fault: Fault) -> StormReport {
-    let place = Place::new();
-    let options = place.options();
+    let fixture = Fixture::new();
+    let options = fixture.options();
     let open = move |url: String| {
         let options = options.clone();
         async move { PostgresStore::open(&url, options).await?.connect() }
@@ -57,63 +57,63 @@ async fn a_server_that_is_away_for_seconds_loses_nothing() {
 
 #[tokio::test]
 async fn a_lost_answer_is_told_as_an_unknown_outcome() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let proxy = FaultProxy::before(&url()).await.unwrap();
-    // The connection that is warm is the one that is used.
-    let options = PostgresOptions { pool_size: 1, ..place.options() };
+    // One connection, so that the warm one is used.
+    let options = PostgresOptions { pool_size: 1, ..fixture.options() };
     let provider = PostgresStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
     let told = lost_answers_are_told(&proxy, &provider).await.unwrap();
     assert!(told.unknown_sends > 0 && told.carried_out > 0 && told.unknown_acks > 0, "{told:?}");
 }
 
-/// A receiver behind the proxy that is waiting and listens. It fails when its wait ends with nothing.
-async fn waiting(place: &Place, proxy: &FaultProxy, poll_interval: Duration) -> JoinHandle<MessageId> {
-    // A look whose answer is lost is not to be waited for much longer than the test lasts.
-    let options = PostgresOptions { poll_interval, statement_timeout: Duration::from_secs(2), ..place.options() };
+/// Starts a receiver behind the proxy, which waits and listens. It fails if it receives nothing.
+async fn waiting(fixture: &Fixture, proxy: &FaultProxy, poll_interval: Duration) -> JoinHandle<MessageId> {
+    // A short timeout: the answer of a look may be lost.
+    let options = PostgresOptions { poll_interval, statement_timeout: Duration::from_secs(2), ..fixture.options() };
     let receiver = PostgresStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
     let options = ReceiveOptions::default().wait(Deadline::DEFAULT);
     let received = tokio::spawn(async move {
         loop {
             match receiver.receive_messages(&queue("orders"), &options, soon()).await {
-                Ok(messages) => return messages.first().expect("nobody told of the message").id(),
+                Ok(messages) => return messages.first().expect("the receiver was not woken").id(),
                 Err(error) => assert!(error.is_retryable(), "{error}"),
             }
         }
     });
-    listening(place).await;
+    listening(fixture).await;
     received
 }
 
-/// A sender that has nothing to do with the proxy, and sessions of another name.
-async fn beside(place: &Place) -> PostgresProvider {
-    place.connect_with(PostgresOptions { application_name: Some("beside".into()), ..place.options() }).await
+/// A sender that does not use the proxy, whose sessions have another name.
+async fn beside(fixture: &Fixture) -> PostgresProvider {
+    fixture.connect_with(PostgresOptions { application_name: Some("beside".into()), ..fixture.options() }).await
 }
 
 #[tokio::test]
 async fn wake_ups_come_back_after_the_listening_connection_was_cut() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let proxy = FaultProxy::before(&url()).await.unwrap();
-    // Whoever is woken was not woken by a look of their own.
-    let received = waiting(&place, &proxy, PATIENCE * 10).await;
-    let first = listening(&place).await;
+    // So long that the receiver is not woken by its poll.
+    let received = waiting(&fixture, &proxy, PATIENCE * 10).await;
+    let first = listening(&fixture).await;
     proxy.cut();
     let end = Instant::now() + PATIENCE;
-    while listening(&place).await == first {
+    while listening(&fixture).await == first {
         assert!(Instant::now() < end, "it does not listen again");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let sender = beside(&place).await;
+    let sender = beside(&fixture).await;
     let id = sender.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
     assert_eq!(received.await.unwrap(), id);
 }
 
 #[tokio::test]
-async fn a_look_now_and_then_covers_the_time_without_wake_ups() {
-    let place = Place::new();
+async fn polling_covers_the_time_without_wake_ups() {
+    let fixture = Fixture::new();
     let proxy = FaultProxy::before(&url()).await.unwrap();
-    let received = waiting(&place, &proxy, Duration::from_millis(500)).await;
-    let sender = beside(&place).await;
-    // The wake-up gets lost on a connection that stays as it is.
+    let received = waiting(&fixture, &proxy, Duration::from_millis(500)).await;
+    let sender = beside(&fixture).await;
+    // The wake-up is lost, and the connection stays.
     proxy.drop_replies();
     let id = sender.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
     proxy.reply_was_lost().await;
@@ -123,15 +123,15 @@ async fn a_look_now_and_then_covers_the_time_without_wake_ups() {
 
 #[tokio::test]
 async fn a_connection_that_falls_silent_is_given_up() {
-    let place = Place::new();
-    // The tables are made with more patience.
-    drop(place.connect().await);
+    let fixture = Fixture::new();
+    // Create the tables with the default timeouts.
+    drop(fixture.connect().await);
     let tries = (0..STEPS).map(|passing| {
-        let place = &place;
+        let fixture = &fixture;
         async move {
             let proxy = FaultProxy::before(&url()).await.unwrap();
             let options =
-                PostgresOptions { pool_size: 2, statement_timeout: Duration::from_secs(1), ..place.options() };
+                PostgresOptions { pool_size: 2, statement_timeout: Duration::from_secs(1), ..fixture.options() };
             let provider = PostgresStore::open(&proxy.url(), options).await.unwrap().connect().unwrap();
             silence_is_given_up(&proxy, &provider, passing).await
         }

@@ -1,4 +1,4 @@
-//! What becomes of calls when the server, the way to it, or the pool fails.
+//! Calls while the server, the network or the pool fails.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use postrider_core::{Message, MessagingError, MessagingService, QueueAdmin, Rece
 use postrider_postgres::PostgresOptions;
 use tokio::time::Instant;
 
-use crate::{Place, client, queue, soon};
+use crate::{Fixture, client, queue, soon};
 
 #[tokio::test]
 async fn a_pool_that_is_exhausted_says_so_and_recovers() {
-    let place = Place::new();
-    // The tables are made with more patience.
-    drop(place.connect().await);
-    let options = PostgresOptions { pool_size: 1, connect_timeout: Duration::from_secs(1), ..place.options() };
-    let provider = place.connect_with(options).await;
+    let fixture = Fixture::new();
+    // Create the tables with the default timeouts.
+    drop(fixture.connect().await);
+    let options = PostgresOptions { pool_size: 1, connect_timeout: Duration::from_secs(1), ..fixture.options() };
+    let provider = fixture.connect_with(options).await;
     let mut own = client().await;
     let lock = own.transaction().await.unwrap();
-    lock.batch_execute(&format!("lock table {}.message in access exclusive mode", place.schema)).await.unwrap();
+    lock.batch_execute(&format!("lock table {}.message in access exclusive mode", fixture.schema)).await.unwrap();
     let send = {
         let provider = provider.clone();
         tokio::spawn(async move { provider.send_message(&queue("orders"), Message::new("x"), soon()).await })
@@ -26,7 +26,7 @@ async fn a_pool_that_is_exhausted_says_so_and_recovers() {
     let waits = "select exists (select 1 from pg_stat_activity \
                  where application_name = $1 and wait_event_type = 'Lock')";
     let (looking, end) = (client().await, Instant::now() + Duration::from_secs(20));
-    while !looking.query_one(waits, &[&place.schema]).await.unwrap().get::<_, bool>(0) {
+    while !looking.query_one(waits, &[&fixture.schema]).await.unwrap().get::<_, bool>(0) {
         assert!(Instant::now() < end, "the send does not wait for the lock");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -38,7 +38,7 @@ async fn a_pool_that_is_exhausted_says_so_and_recovers() {
     assert_eq!(provider.queue_stats(&queue("orders"), soon()).await.unwrap().message_count(), Some(1));
 }
 
-/// Whether a call may be answered so while sessions are ended under it.
+/// Whether an error is allowed while sessions are being ended.
 fn is_passing(error: &MessagingError) -> bool {
     error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. })
 }
@@ -46,9 +46,9 @@ fn is_passing(error: &MessagingError) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
     const MESSAGES: usize = 300;
-    let place = Place::new();
-    let (sender, worker) = (place.connect().await, place.connect().await);
-    let schema = place.schema.clone();
+    let fixture = Fixture::new();
+    let (sender, worker) = (fixture.connect().await, fixture.connect().await);
+    let schema = fixture.schema.clone();
     let ending = tokio::spawn(async move {
         let client = client().await;
         let end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1";
@@ -60,7 +60,7 @@ async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
     let sending = async {
         let (mut accepted, mut perhaps) = (HashSet::new(), HashSet::new());
         for n in 0..MESSAGES {
-            // Some with keys: their transactions have more steps to be cut between.
+            // Some with keys: their transactions have more steps.
             let message = Message::new(format!("{n}"));
             let message = if n % 3 == 0 { message.ordering_key(format!("k{}", n % 5)).unwrap() } else { message };
             loop {
@@ -84,7 +84,7 @@ async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
     let (mut seen, mut looks) = (HashSet::new(), 0);
     let mut acks: Vec<Settlement> = Vec::new();
     let options = ReceiveOptions::batch(20).visibility(Duration::from_secs(3)).max_receive_count(1000);
-    // Known when the sessions are left alone: until then a look takes as long as a busy machine needs to connect anew.
+    // Set when the sessions are left alone: before, a receive takes as long as reconnecting on a busy machine.
     let mut end: Option<Instant> = None;
     while !accepted.is_subset(&seen) {
         let missing = accepted.difference(&seen).count();
@@ -103,7 +103,7 @@ async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
         }
         looks += 1;
         if looks == 50 {
-            // The rest in peace: leases that were lost on the way must run out, and nothing may be stuck.
+            // Without further cuts: lost leases must expire, and no message may be stuck.
             ending.abort();
             end = Some(Instant::now() + Duration::from_secs(60));
         }

@@ -1,5 +1,5 @@
-//! A claim begins where the last one ended. Whatever can be received although its time lies before that is met all the
-//! same: at once when a call made it so, by its wake-up when a transaction of others did, and soon in any case.
+//! Lower bounds of claims: messages that become due below them are found at once after a call, by its hint after a
+//! transaction of a caller, and by the next full scan in any case.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use postrider_postgres::{PostgresOptions, PostgresProvider, WakeUpMode};
 use tokio::time::Instant;
 
 use crate::wake_ups::{PATIENCE, listening, never_looking, waiting};
-use crate::{Place, client, queue, soon};
+use crate::{Fixture, client, queue, soon};
 
 async fn receive(provider: &PostgresProvider) -> Vec<QueuedMessage> {
     provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(10), soon()).await.unwrap()
@@ -21,14 +21,14 @@ async fn send(provider: &PostgresProvider, message: Message) -> MessageId {
     provider.send_message(&queue("orders"), message, soon()).await.unwrap()
 }
 
-/// Has claims go past everything that was due until now.
-async fn go_on(provider: &PostgresProvider) {
-    assert!(goes_on(provider).await, "something else came");
+/// Raises the lower bounds past everything that is due now.
+async fn advance_bounds(provider: &PostgresProvider) {
+    assert!(advance_bounds_alone(provider).await, "another message was received");
 }
 
-/// The same; whether nothing else came with it. What came is acknowledged.
-async fn goes_on(provider: &PostgresProvider) -> bool {
-    // By the server's clock, and longer than what a claim reaches back.
+/// The same. Acks what it receives; returns whether that was only its own message.
+async fn advance_bounds_alone(provider: &PostgresProvider) -> bool {
+    // By the server's clock, and longer than the margin of the bounds.
     client().await.batch_execute("select pg_sleep(0.15)").await.unwrap();
     let id = send(provider, Message::new("later")).await;
     let received = receive(provider).await;
@@ -44,34 +44,34 @@ async fn settle(provider: &PostgresProvider, settlement: Settlement) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_call_makes_receivable_is_received_at_once() {
-    let place = Place::new();
-    let provider = place.connect().await;
+async fn a_message_that_a_call_makes_due_is_received_at_once() {
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let keyed = |body: &str| Message::new(body.to_owned()).ordering_key("k").unwrap();
     let (first, second) = (send(&provider, keyed("first")).await, send(&provider, keyed("second")).await);
     let mut held = receive(&provider).await.pop().unwrap();
     assert_eq!(held.id(), first);
     for nack in [Nack::Release, Nack::Retry { after: Duration::ZERO, error: None }] {
-        go_on(&provider).await;
+        advance_bounds(&provider).await;
         settle(&provider, Settlement::nack(held, nack)).await;
         held = receive(&provider).await.pop().expect("it was given back");
     }
-    go_on(&provider).await;
+    advance_bounds(&provider).await;
     settle(&provider, Settlement::ack(held)).await;
     let held = receive(&provider).await.pop().expect("the next of the key");
     assert_eq!(held.id(), second);
     let third = send(&provider, keyed("third")).await;
-    go_on(&provider).await;
+    advance_bounds(&provider).await;
     settle(&provider, Settlement::nack(held, Nack::DeadLetter { reason: "x".into(), error: None })).await;
     let held = receive(&provider).await.pop().expect("a dead head frees its key");
     assert_eq!(held.id(), third);
     settle(&provider, Settlement::ack(held)).await;
-    go_on(&provider).await;
+    advance_bounds(&provider).await;
     let redrive = Redrive { selection: DeadLetterSelection::All, to: None, dry_run: false };
     provider.redrive_dead_letters(&queue("orders"), &redrive, soon()).await.unwrap();
     let held = receive(&provider).await.pop().expect("it was redriven");
     assert_eq!(held.id(), second);
-    go_on(&provider).await;
+    advance_bounds(&provider).await;
     drop(held);
     let end = Instant::now() + PATIENCE;
     while receive(&provider).await.is_empty() {
@@ -80,19 +80,19 @@ async fn what_a_call_makes_receivable_is_received_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_that_is_resumed_and_a_lease_that_ends_are_met() {
-    let place = Place::new();
-    let provider = place.connect().await;
+async fn messages_of_a_resumed_queue_and_of_an_expired_lease_are_found() {
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let mut lease = Duration::from_millis(300);
     let id = loop {
         let id = send(&provider, Message::new("x")).await;
         let (options, began) = (ReceiveOptions::default().visibility(lease), Instant::now());
         let held = provider.receive_messages(&queue("orders"), &options, soon()).await.unwrap().pop().unwrap();
         let _ = held.into_receipt();
-        if goes_on(&provider).await {
+        if advance_bounds_alone(&provider).await {
             break id;
         }
-        // A busy machine took so long that the lease had run out: the next lasts longer.
+        // On a busy machine the lease may have expired: use a longer one.
         assert!(began.elapsed() >= lease, "a message was handed out although it was leased");
         lease *= 4;
     };
@@ -111,22 +111,22 @@ async fn a_queue_that_is_resumed_and_a_lease_that_ends_are_met() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_send_that_commits_late_is_covered_by_its_wake_up() {
-    let place = Place::new();
-    // Nobody looks by themselves: without its wake-up it would not come.
-    let provider = place.connect_with(never_looking(&place)).await;
+    let fixture = Fixture::new();
+    // Without polls, only its hint wakes the receiver.
+    let provider = fixture.connect_with(never_looking(&fixture)).await;
     let mut own = client().await;
-    // The first message of a queue leaves a note behind that is found in another way.
-    go_on(&provider).await;
+    // The first message of a queue is also noted in `unplaced`.
+    advance_bounds(&provider).await;
     for keyed in [false, true] {
         let mut transaction = own.transaction().await.unwrap();
         let message = Message::new("in a transaction");
         let message = if keyed { message.ordering_key("k").unwrap() } else { message };
         provider.store().send_in(&mut transaction, &queue("orders"), &message).await.unwrap();
-        go_on(&provider).await;
+        advance_bounds(&provider).await;
         let received = waiting(&provider);
-        listening(&place).await;
-        // The wait has begun when it has looked in vain, and there is no sign of that but the time it takes.
-        go_on_elsewhere(&provider).await;
+        listening(&fixture).await;
+        // The wait begins after an empty look, which shows only by the time it takes.
+        take_a_moment(&provider).await;
         transaction.commit().await.unwrap();
         let committed = Instant::now();
         let received = received.await.unwrap();
@@ -137,25 +137,28 @@ async fn a_send_that_commits_late_is_covered_by_its_wake_up() {
 }
 
 /// Takes as long as a few statements do.
-async fn go_on_elsewhere(provider: &PostgresProvider) {
+async fn take_a_moment(provider: &PostgresProvider) {
     for _ in 0..5 {
         provider.queue_stats(&queue("orders"), soon()).await.unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_nobody_tells_of_is_found_soon() {
-    let place = Place::new();
-    let options =
-        PostgresOptions { wake_up: WakeUpMode::PollOnly, poll_interval: Duration::from_millis(100), ..place.options() };
-    let provider = place.connect_with(options).await;
+async fn a_message_without_a_hint_is_found_soon() {
+    let fixture = Fixture::new();
+    let options = PostgresOptions {
+        wake_up: WakeUpMode::PollOnly,
+        poll_interval: Duration::from_millis(100),
+        ..fixture.options()
+    };
+    let provider = fixture.connect_with(options).await;
     let mut own = client().await;
     let delayed = send(&provider, Message::new("delayed").delay(Duration::from_secs(3600))).await;
     let mut transaction = own.transaction().await.unwrap();
     let late = Message::new("late");
     provider.store().send_in(&mut transaction, &queue("orders"), &late).await.unwrap();
-    go_on(&provider).await;
-    let edit = format!("update {}.message set next_attempt_at = now() - interval '1 day'", place.schema);
+    advance_bounds(&provider).await;
+    let edit = format!("update {}.message set next_attempt_at = now() - interval '1 day'", fixture.schema);
     transaction.batch_execute(&edit).await.unwrap();
     transaction.commit().await.unwrap();
     let mut seen = Vec::new();
@@ -176,14 +179,14 @@ async fn what_nobody_tells_of_is_found_soon() {
 
 #[tokio::test]
 async fn what_is_sent_after_the_clock_was_set_back_is_received_at_once() {
-    let place = Place::new();
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let server = client().await;
     let set_clock = |shift: &'static str| {
         let clock = format!(
             "create or replace function {}.clock() returns timestamptz language sql stable parallel safe \
              as 'select pg_catalog.statement_timestamp() + interval ''{shift}'''",
-            place.schema
+            fixture.schema
         );
         let server = &server;
         async move { server.batch_execute(&clock).await.unwrap() }
@@ -193,7 +196,7 @@ async fn what_is_sent_after_the_clock_was_set_back_is_received_at_once() {
         set_clock(shift).await;
         for round in 0..rounds {
             let id = provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
-            // The first look tells what the clock shows now; it may have to wait for a look at everything.
+            // The first look reads the clock; it may have to wait for a full scan.
             let wait = if round == 0 { Duration::from_secs(20) } else { Duration::ZERO };
             let options = ReceiveOptions::batch(9).wait(wait);
             let mut found = provider.receive_messages(&orders, &options, soon()).await.unwrap();

@@ -11,21 +11,21 @@ use postrider_conformance::{
 use postrider_core::{MessagingError, QueueAdmin, QueueName};
 use postrider_postgres::{PostgresProvider, PostgresStateRecords, PostgresStore};
 
-use crate::{Place, client, is_long, options, soon, url};
+use crate::{Fixture, client, is_long, options, soon, url};
 
-/// Every worker opens the database for itself, as other processes do.
-struct Apart {
+/// Every worker opens the database itself, like another process.
+struct SeparateProcesses {
     schema: String,
 }
 
-impl Harness for Apart {
+impl Harness for SeparateProcesses {
     type Provider = PostgresProvider;
 
     async fn open(&self) -> Result<PostgresProvider, MessagingError> {
         PostgresStore::open(&url(), options(&self.schema)).await?.connect()
     }
 
-    /// Ends every session of the test's workers, again and again for a while.
+    /// Ends the sessions of the test's workers repeatedly.
     fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
         Some(Box::pin(async {
             let killer = client().await;
@@ -39,13 +39,13 @@ impl Harness for Apart {
     }
 }
 
-/// No worker has a clock that could be set wrong: no statement takes the time from one.
+/// Cannot be tested: no statement uses a worker's clock.
 const UNTRIED: &str = "l16_a_workers_clock_moves_no_lease_and_no_due_time";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_rule_holds_and_the_schema_is_left_clean() {
-    let place = Place::new();
-    let harness = Apart { schema: place.schema.clone() };
+    let fixture = Fixture::new();
+    let harness = SeparateProcesses { schema: fixture.schema.clone() };
     let settings = Settings { parallel: 4, ..Settings::default() };
     let tried = "Every worker opens the schema for itself, as other processes do. For L14 the server ends all of their \
                  sessions, again and again. [More about it](postgres.md).";
@@ -57,17 +57,17 @@ async fn every_rule_holds_and_the_schema_is_left_clean() {
             assert_eq!(test.outcome, Outcome::Holds, "{}: {report}", test.name);
         }
     }
-    let left = place.connect().await.list_queues(soon()).await.unwrap();
+    let left = fixture.connect().await.list_queues(soon()).await.unwrap();
     assert_eq!(left, [], "the suite left queues behind");
     section.record().unwrap();
 }
 
-/// A schema whose clock can be moved: its function is replaced by one that adds what has passed by hand.
-pub(crate) struct ByHand {
+/// A schema with a manual clock: its function adds the time that the test lets pass.
+pub(crate) struct ManualClock {
     pub(crate) schema: String,
 }
 
-impl ByHand {
+impl ManualClock {
     /// Moves the clock of a schema.
     pub(crate) async fn elapse(&self, time: Duration) {
         let schema = &self.schema;
@@ -85,7 +85,7 @@ impl ByHand {
     }
 }
 
-impl Harness for ByHand {
+impl Harness for ManualClock {
     type Provider = PostgresProvider;
 
     async fn open(&self) -> Result<PostgresProvider, MessagingError> {
@@ -93,7 +93,7 @@ impl Harness for ByHand {
     }
 }
 
-impl TimedHarness for ByHand {
+impl TimedHarness for ManualClock {
     fn short(&self) -> Duration {
         Duration::from_secs(3600)
     }
@@ -108,12 +108,12 @@ impl TimedHarness for ByHand {
 
 #[test]
 fn it_does_what_the_model_does() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let cases = if is_long() { 1000 } else { 40 };
-    compare_with_model(&ByHand { schema: place.schema.clone() }, cases, 11).unwrap();
+    compare_with_model(&ManualClock { schema: fixture.schema.clone() }, cases, 11).unwrap();
 }
 
-impl IdempotencyHarness for ByHand {
+impl IdempotencyHarness for ManualClock {
     type Store = PostgresProvider;
 
     async fn open(&self) -> Result<PostgresProvider, MessagingError> {
@@ -127,13 +127,13 @@ impl IdempotencyHarness for ByHand {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_are_kept_as_they_should_be() {
-    let place = Place::new();
-    for finding in exercise_idempotency(&ByHand { schema: place.schema.clone() }).await {
+    let fixture = Fixture::new();
+    for finding in exercise_idempotency(&ManualClock { schema: fixture.schema.clone() }).await {
         assert_eq!(finding.fault, None, "{finding}");
     }
 }
 
-impl StateRecordsHarness for ByHand {
+impl StateRecordsHarness for ManualClock {
     type Store = PostgresStateRecords;
 
     async fn open(&self) -> Result<PostgresStateRecords, MessagingError> {
@@ -147,8 +147,8 @@ impl StateRecordsHarness for ByHand {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_records_are_kept_as_they_should_be() {
-    let place = Place::new();
-    for finding in exercise_state_records(&ByHand { schema: place.schema.clone() }).await {
+    let fixture = Fixture::new();
+    for finding in exercise_state_records(&ManualClock { schema: fixture.schema.clone() }).await {
         assert_eq!(finding.fault, None, "{finding}");
     }
 }

@@ -1,4 +1,4 @@
-//! Others are in the way: nobody waits who need not.
+//! Locks of other transactions delay only the calls that need them.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use postrider_pg::Schema;
 use postrider_postgres::{ArchivePolicy, PostgresOptions, PostgresProvider};
 use postrider_sql::stripes::stripe;
 
-use crate::{Place, client, queue, soon};
+use crate::{Fixture, client, queue, soon};
 
-/// Shorter than a statement waits for a lock, and longer than a busy machine takes for a few statements.
+/// Shorter than a statement's lock timeout, and longer than a few statements take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// For what is tried a few times before it is given up.
+/// Time limit of calls that retry.
 const LONGER: Duration = Duration::from_secs(20);
 
 async fn received(provider: &PostgresProvider, max: usize) -> Vec<QueuedMessage> {
@@ -30,14 +30,14 @@ fn bodies(messages: &[QueuedMessage]) -> Vec<String> {
 }
 
 async fn in_time<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.expect("nobody waits for the open transaction")
+    tokio::time::timeout(PATIENCE, work).await.expect("it does not wait for the open transaction")
 }
 
 #[tokio::test]
-async fn messages_that_a_transaction_has_do_not_stop_the_others() {
-    let place = Place::new();
+async fn messages_locked_by_a_transaction_do_not_stop_the_others() {
+    let fixture = Fixture::new();
     for (archive, name) in [(ArchivePolicy::None, "plain"), (ArchivePolicy::All, "kept")] {
-        let provider = place.connect_with(PostgresOptions { archive, ..place.options() }).await;
+        let provider = fixture.connect_with(PostgresOptions { archive, ..fixture.options() }).await;
         let scene = Scene::set(&provider, &queue(name)).await.unwrap();
         let mut own = client().await;
         let mut transaction = own.transaction().await.unwrap();
@@ -51,21 +51,21 @@ async fn messages_that_a_transaction_has_do_not_stop_the_others() {
 }
 
 #[tokio::test]
-async fn a_batch_does_not_wait_for_a_key_that_somebody_is_busy_with() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+async fn a_batch_does_not_wait_for_a_locked_key() {
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     let keyed = |body: String, key: &str| Message::new(body).ordering_key(key).unwrap();
     for archive in [ArchivePolicy::None, ArchivePolicy::All] {
         let pairs = ["a", "b", "c", "d"].iter().flat_map(|key| (1..3).map(move |n| keyed(format!("{key}{n}"), key)));
         provider.send_batch(&orders, pairs.collect(), soon()).await.unwrap();
-        let settler = place.connect_with(PostgresOptions { archive, ..place.options() }).await;
+        let settler = fixture.connect_with(PostgresOptions { archive, ..fixture.options() }).await;
         let heads = received(&settler, 9).await;
         assert_eq!(bodies(&heads), ["a1", "b1", "c1", "d1"]);
 
-        // A process that stands still in the middle of a change to keys a and d.
+        // A process that holds the locks of keys a and d.
         let mut busy = client().await;
         let transaction = busy.transaction().await.unwrap();
-        let class = Schema::new(&place.schema).lock_class();
+        let class = Schema::new(&fixture.schema).lock_class();
         for key in ["a", "d"] {
             let lock = "select pg_advisory_xact_lock($1, $2)";
             transaction.query(lock, &[&class, &stripe(&orders, key)]).await.unwrap();
@@ -77,8 +77,8 @@ async fn a_batch_does_not_wait_for_a_key_that_somebody_is_busy_with() {
             row.unwrap();
         }
         let next = in_time(received(&settler, 9)).await;
-        assert_eq!(bodies(&next), ["b2", "c2"], "the other keys go on");
-        // One who waits finds what becomes free meanwhile.
+        assert_eq!(bodies(&next), ["b2", "c2"], "the other keys are promoted");
+        // A waiting receiver gets the messages of freed keys.
         let waiting = {
             let (settler, options) = (settler.clone(), ReceiveOptions::batch(9).wait(Duration::from_secs(20)));
             tokio::spawn(async move { settler.receive_messages(&queue("orders"), &options, soon()).await.unwrap() })
@@ -87,7 +87,7 @@ async fn a_batch_does_not_wait_for_a_key_that_somebody_is_busy_with() {
         let mut last = waiting.await.unwrap();
         last.extend(received(&settler, 9).await);
         last.sort_by_key(|message| message.message.to_vec());
-        assert_eq!(bodies(&last), ["a2", "d2"], "and the busy ones when they are free");
+        assert_eq!(bodies(&last), ["a2", "d2"], "the locked ones when they are free");
         for row in settler.settle(last.into_iter().chain(next).map(Settlement::ack).collect(), soon()).await.unwrap() {
             row.unwrap();
         }
@@ -95,9 +95,9 @@ async fn a_batch_does_not_wait_for_a_key_that_somebody_is_busy_with() {
 }
 
 #[tokio::test]
-async fn a_settle_does_not_wait_for_a_transaction_that_buries_the_next_of_the_key() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+async fn a_settle_does_not_wait_for_a_transaction_that_dead_letters_the_next_of_the_key() {
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
     for is_kept in [false, true] {
         let over = keyed("over").dedup_key("d").unwrap().expires_in(Duration::ZERO);
@@ -106,7 +106,7 @@ async fn a_settle_does_not_wait_for_a_transaction_that_buries_the_next_of_the_ke
         assert_eq!(bodies(&head), ["head"]);
         let mut own = client().await;
         let transaction = own.transaction().await.unwrap();
-        let send = format!("select {}.send('orders', 'new', dedup_key => 'd')", place.schema);
+        let send = format!("select {}.send('orders', 'new', dedup_key => 'd')", fixture.schema);
         transaction.query(&send, &[]).await.unwrap();
         for row in in_time(provider.settle(head.into_iter().map(Settlement::ack).collect(), soon())).await.unwrap() {
             row.unwrap();
@@ -123,8 +123,8 @@ async fn a_settle_does_not_wait_for_a_transaction_that_buries_the_next_of_the_ke
 
 #[tokio::test]
 async fn sends_do_not_wait_for_a_dedup_key_that_a_transaction_has() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     let deduped = |key: &str| Message::new("x").dedup_key(key).unwrap();
     let keyed = |message: Message| message.ordering_key("k").unwrap();
     let mut own = client().await;
@@ -139,9 +139,9 @@ async fn sends_do_not_wait_for_a_dedup_key_that_a_transaction_has() {
             Err(error) => assert!(n == 70 && error.is_retryable(), "{n}: {error:?}"),
         }
     }
-    // Others go on while somebody tries it again and again, with the stripe of its key too.
+    // Other sends go on while one retries, even with the stripe of its key.
     let again = provider.send_message(&orders, keyed(deduped("taken")), soon());
-    let other = place.connect().await;
+    let other = fixture.connect().await;
     let (again, meanwhile) =
         in_time(async { tokio::join!(again, other.send_message(&orders, keyed(Message::new("y")), soon())) }).await;
     assert!(again.is_err_and(|error| error.is_retryable()));
@@ -155,19 +155,19 @@ async fn sends_do_not_wait_for_a_dedup_key_that_a_transaction_has() {
 
 #[tokio::test]
 async fn a_purge_leaves_what_a_transaction_has_and_a_deletion_says_so() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
     provider.send_batch(&orders, vec![Message::new("1"), keyed("2"), keyed("3")], soon()).await.unwrap();
     let mut own = client().await;
     let transaction = own.transaction().await.unwrap();
-    let lock = format!("select id from {}.message where payload = '1' for update", place.schema);
+    let lock = format!("select id from {}.message where payload = '1' for update", fixture.schema);
     transaction.query(&lock, &[]).await.unwrap();
     assert_eq!(in_time(provider.purge(&orders, soon())).await.unwrap(), 2);
 
     provider.send_message(&orders, keyed("4"), soon()).await.unwrap();
     let deleting = provider.delete_queue(&orders, soon());
-    let other = place.connect().await;
+    let other = fixture.connect().await;
     let meanwhile = in_time(other.send_message(&orders, keyed("5"), soon()));
     let (deleted, meanwhile) =
         tokio::time::timeout(LONGER, async { tokio::join!(deleting, meanwhile) }).await.expect("it gives up soon");
@@ -180,8 +180,8 @@ async fn a_purge_leaves_what_a_transaction_has_and_a_deletion_says_so() {
 
 #[tokio::test]
 async fn a_redrive_gives_up_when_an_expired_message_stays_locked() {
-    let place = Place::new();
-    let (provider, orders) = (place.connect().await, queue("orders"));
+    let fixture = Fixture::new();
+    let (provider, orders) = (fixture.connect().await, queue("orders"));
     let deduped = |body: &'static str| Message::new(body).dedup_key("d").unwrap();
     let id = provider.send_message(&orders, deduped("dead"), soon()).await.unwrap();
     let mut end = Settlement::ack(received(&provider, 1).await.remove(0));
@@ -190,7 +190,7 @@ async fn a_redrive_gives_up_when_an_expired_message_stays_locked() {
     provider.send_message(&orders, deduped("over").expires_in(Duration::ZERO), soon()).await.unwrap();
     let mut own = client().await;
     let transaction = own.transaction().await.unwrap();
-    let lock = format!("select id from {}.message where payload = 'over' for update", place.schema);
+    let lock = format!("select id from {}.message where payload = 'over' for update", fixture.schema);
     transaction.query(&lock, &[]).await.unwrap();
     let all = Redrive { selection: DeadLetterSelection::All, to: None, dry_run: false };
     let redriving = provider.redrive_dead_letters(&orders, &all, soon());

@@ -1,6 +1,6 @@
-//! PostgreSQL, judged from outside.
+//! Tests of PostgreSQL through the public interface.
 
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+// The functions that tests share may unwrap like the tests.
 #![allow(clippy::unwrap_used)]
 
 mod archive;
@@ -26,12 +26,12 @@ use postrider_core::{Deadline, QueueName};
 use postrider_postgres::tokio_postgres::{Client, NoTls};
 use postrider_postgres::{PostgresOptions, PostgresProvider, PostgresStore};
 
-/// A schema of a test's own, dropped afterwards.
-struct Place {
+/// A test's own schema, dropped afterwards.
+struct Fixture {
     schema: String,
 }
 
-impl Place {
+impl Fixture {
     fn new() -> Self {
         Self { schema: format!("test_{:016x}", rand::random::<u64>()) }
     }
@@ -53,10 +53,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let drop_schema = format!("set lock_timeout = '20s'; drop schema if exists {} cascade", self.schema);
-        // A thread of its own: a test's runtime may be the one that is dropping this.
+        // A separate thread: this may be dropped inside a test's runtime.
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async { client().await.batch_execute(&drop_schema).await })
@@ -72,7 +72,7 @@ fn options(schema: &str) -> PostgresOptions {
     PostgresOptions {
         schema: schema.to_owned(),
         pool_size: 4,
-        // What is cut off in one test must not be cut off in another.
+        // Sessions are ended by this name, so it must be unique to the test.
         application_name: Some(schema.to_owned()),
         ..PostgresOptions::default()
     }
@@ -83,7 +83,7 @@ fn url() -> String {
     variable("POSTRIDER_POSTGRES_URL", "postgres")
 }
 
-/// What the environment says of a service.
+/// Returns the variable of a service.
 fn variable(name: &str, services: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| {
         panic!(
@@ -93,7 +93,7 @@ fn variable(name: &str, services: &str) -> String {
     })
 }
 
-/// A plain connection, as any other program has it.
+/// Opens a plain connection, as any other program does.
 async fn client() -> Client {
     let (client, connection) = postrider_postgres::tokio_postgres::connect(&url(), NoTls).await.expect("a connection");
     tokio::spawn(connection);
@@ -108,7 +108,7 @@ fn soon() -> Deadline {
     Deadline::default()
 }
 
-/// Whether the long runs were asked for.
+/// Whether long runs are requested.
 fn is_long() -> bool {
     std::env::var_os("POSTRIDER_LONG").is_some()
 }

@@ -1,4 +1,4 @@
-//! Keys keep their order when many send to them and many claim from them at the same time.
+//! Keys keep their order under concurrent senders and claims.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,38 +10,38 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::{Place, client, is_long, queue, soon};
+use crate::{Fixture, client, is_long, queue, soon};
 
 const KEYS: usize = 10;
 const SENDERS: usize = 4;
 
 /// How the senders send.
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum SendMode {
     Calls,
-    /// In turns with calls.
+    /// Alternating with calls.
     Transactions,
 }
 
-/// What is known of each key: who is in hand, and the last number that each sender was seen with.
+/// The state of each key: the leased message, and the last number of each sender.
 #[derive(Default)]
 struct Seen {
-    in_hand: Option<String>,
+    leased: Option<String>,
     last: HashMap<usize, usize>,
 }
 
 /// Each sender numbers its messages of a key.
-async fn send(place: Arc<Place>, sender: usize, rounds: usize, way: Way, room: Arc<Semaphore>) {
-    let provider = place.connect().await;
+async fn send(fixture: Arc<Fixture>, sender: usize, rounds: usize, mode: SendMode, room: Arc<Semaphore>) {
+    let provider = fixture.connect().await;
     let mut own = client().await;
     for round in 0..rounds {
-        // Few at a time, and few in all, so that keys run empty and are filled again.
+        // In small batches, with few unhandled messages, so that keys run empty and fill again.
         for keys in (0..KEYS).collect::<Vec<_>>().chunks(2) {
             room.acquire_many(keys.len() as u32).await.unwrap().forget();
             let messages = keys
                 .iter()
                 .map(|key| Message::new(format!("{key} {sender} {round}")).ordering_key(format!("k{key}")).unwrap());
-            if way == Way::Calls || (round + sender).is_multiple_of(2) {
+            if mode == SendMode::Calls || (round + sender).is_multiple_of(2) {
                 for row in provider.send_batch(&queue("orders"), messages.collect(), soon()).await.unwrap() {
                     row.unwrap();
                 }
@@ -57,13 +57,13 @@ async fn send(place: Arc<Place>, sender: usize, rounds: usize, way: Way, room: A
 }
 
 async fn claim(
-    place: Arc<Place>,
+    fixture: Arc<Fixture>,
     seen: Arc<Mutex<HashMap<usize, Seen>>>,
     left: Arc<AtomicUsize>,
     room: Arc<Semaphore>,
     end: Instant,
 ) {
-    let provider = place.connect().await;
+    let provider = fixture.connect().await;
     let options = ReceiveOptions::batch(7).wait(Duration::from_millis(200)).max_receive_count(1000);
     while left.load(Ordering::SeqCst) > 0 {
         assert!(Instant::now() < end, "{} messages are stuck", left.load(Ordering::SeqCst));
@@ -75,14 +75,14 @@ async fn claim(
             {
                 let mut seen = seen.lock().await;
                 let seen = seen.entry(key).or_default();
-                assert_eq!(seen.in_hand, None, "two of a key are in hand, the other is {body}");
+                assert_eq!(seen.leased, None, "two messages of a key are leased, the other is {body}");
                 let next = seen.last.get(&sender).map_or(0, |last| last + 1);
                 assert_eq!(round, next, "out of order: {body}");
                 seen.last.insert(sender, round);
-                seen.in_hand = Some(body);
+                seen.leased = Some(body);
             }
             tokio::task::yield_now().await;
-            seen.lock().await.entry(key).or_default().in_hand = None;
+            seen.lock().await.entry(key).or_default().leased = None;
             provider.ack_message(&queue("orders"), message, soon()).await.unwrap();
             left.fetch_sub(1, Ordering::SeqCst);
             room.add_permits(1);
@@ -90,20 +90,20 @@ async fn claim(
     }
 }
 
-async fn many_of_each(way: Way, rounds: usize) {
+async fn many_of_each(mode: SendMode, rounds: usize) {
     let rounds = if is_long() { rounds * 10 } else { rounds };
-    let place = Arc::new(Place::new());
-    // Made once: what is tried is not how a schema is made.
-    drop(place.connect().await);
+    let fixture = Arc::new(Fixture::new());
+    // Create the schema once; that is not what is tested.
+    drop(fixture.connect().await);
     let left = Arc::new(AtomicUsize::new(KEYS * SENDERS * rounds));
     let (seen, end) = (Arc::default(), Instant::now() + Duration::from_secs(if is_long() { 600 } else { 60 }));
     let room = Arc::new(Semaphore::new(KEYS + 2));
     let mut tasks = JoinSet::new();
     for sender in 0..SENDERS {
-        tasks.spawn(send(place.clone(), sender, rounds, way, room.clone()));
+        tasks.spawn(send(fixture.clone(), sender, rounds, mode, room.clone()));
     }
     for _ in 0..4 {
-        tasks.spawn(claim(place.clone(), Arc::clone(&seen), left.clone(), room.clone(), end));
+        tasks.spawn(claim(fixture.clone(), Arc::clone(&seen), left.clone(), room.clone(), end));
     }
     while let Some(done) = tasks.join_next().await {
         done.unwrap();
@@ -113,10 +113,10 @@ async fn many_of_each(way: Way, rounds: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_senders_and_many_claimers_of_the_same_keys() {
-    many_of_each(Way::Calls, 40).await;
+    many_of_each(SendMode::Calls, 40).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_senders_of_which_some_send_in_transactions() {
-    many_of_each(Way::Transactions, 20).await;
+    many_of_each(SendMode::Transactions, 20).await;
 }

@@ -1,4 +1,4 @@
-//! A session that stays in an old transaction keeps the server from cleaning up. Claims go on all the same.
+//! Claims keep their rate while a session in an old transaction prevents vacuum.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,9 +9,9 @@ use postrider_postgres::PostgresProvider;
 use postrider_postgres::tokio_postgres::Client;
 use tokio::time::Instant;
 
-use crate::{Place, client, is_long, queue, soon};
+use crate::{Fixture, client, is_long, queue, soon};
 
-/// A session that somebody has forgotten in a transaction.
+/// Opens a session in an old transaction.
 async fn forgotten() -> Client {
     let forgotten = client().await;
     forgotten.batch_execute("begin isolation level repeatable read; select count(*) from pg_class").await.unwrap();
@@ -25,26 +25,26 @@ async fn send(provider: &PostgresProvider, count: usize) {
     }
 }
 
-/// How many entries of the index were read until now. A session says so when it ends.
-async fn entries_read(place: &Place) -> i64 {
+/// Returns how many index entries were read. Sessions report it when they end.
+async fn entries_read(fixture: &Fixture) -> i64 {
     let client = client().await;
     let sessions = "select count(*) from pg_stat_activity where application_name = $1";
     let end = Instant::now() + Duration::from_secs(20);
-    while client.query_one(sessions, &[&place.schema]).await.unwrap().get::<_, i64>(0) > 0 {
+    while client.query_one(sessions, &[&fixture.schema]).await.unwrap().get::<_, i64>(0) > 0 {
         assert!(Instant::now() < end, "sessions did not end");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let read = "select idx_tup_read from pg_stat_user_indexes where schemaname = $1 and indexrelname = 'message_claim'";
-    client.query_one(read, &[&place.schema]).await.unwrap().get(0)
+    client.query_one(read, &[&fixture.schema]).await.unwrap().get(0)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_does_not_walk_what_was_claimed_before() {
     const GONE: usize = 3000;
     const CLAIMS: usize = 100;
-    let place = Place::new();
+    let fixture = Fixture::new();
     let forgotten = forgotten().await;
-    let provider = place.connect().await;
+    let provider = fixture.connect().await;
     let options = ReceiveOptions::batch(100);
     send(&provider, GONE).await;
     let mut acks = Vec::new();
@@ -62,16 +62,16 @@ async fn a_claim_does_not_walk_what_was_claimed_before() {
     }
     provider.close(soon()).await.unwrap();
     drop(provider);
-    let read = entries_read(&place).await;
+    let read = entries_read(&fixture).await;
     drop(forgotten);
-    // Each claim would read what all before it have left, 300 000 and more. A few look at everything.
+    // Each claim would read the dead entries of all before it, more than 300 000. A few claims are full scans.
     let most = i64::try_from(GONE * CLAIMS / 4).unwrap();
     assert!(read > 0 && read < most, "{read} entries were read, {most} are too many");
 }
 
-/// Sends at a steady rate and drains beside it. Answers how many were drained in the time.
-async fn load(place: &Place, rate: usize, time: Duration) -> usize {
-    let (sender, worker) = (place.connect().await, place.connect().await);
+/// Sends at a steady rate and drains at the same time. Returns how many messages were drained.
+async fn load(fixture: &Fixture, rate: usize, time: Duration) -> usize {
+    let (sender, worker) = (fixture.connect().await, fixture.connect().await);
     let (drained, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let sending = tokio::spawn(async move {
         let mut ticks = tokio::time::interval(Duration::from_secs(100) / u32::try_from(rate).unwrap());
@@ -102,15 +102,15 @@ async fn load(place: &Place, rate: usize, time: Duration) -> usize {
     count
 }
 
-/// A rate means something only where nothing else runs: the short form asks for half of a low one.
+/// Rates are meaningful only on an idle machine: the short form requires half of a low one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn load_beside_a_forgotten_session_keeps_its_rate() {
-    // So many tenths of the rate must be kept.
+    // Tenths of the rate that must be kept.
     let (rate, time, tenths) =
         if is_long() { (10_000, Duration::from_secs(60), 9) } else { (500, Duration::from_secs(2), 5) };
-    let free = load(&Place::new(), rate, time).await;
+    let free = load(&Fixture::new(), rate, time).await;
     let forgotten = forgotten().await;
-    let pinned = load(&Place::new(), rate, time).await;
+    let pinned = load(&Fixture::new(), rate, time).await;
     drop(forgotten);
     println!("{free} messages in {time:?} alone, {pinned} beside a session in an old transaction");
     let sent = rate * usize::try_from(time.as_secs()).unwrap();

@@ -7,8 +7,8 @@ use postrider_core::MessagingError;
 use postrider_core::task::TaskRoutes;
 use postrider_postgres::{PostgresOptions, PostgresProvider, PostgresStore, PostgresTasks, WakeUpMode};
 
-use crate::lawful::ByHand;
-use crate::{Place, options, variable};
+use crate::lawful::ManualClock;
+use crate::{Fixture, options, variable};
 
 pub(crate) fn pooler() -> String {
     variable("POSTRIDER_PGBOUNCER_URL", "postgres pgbouncer")
@@ -19,7 +19,7 @@ pub(crate) fn poll_only(schema: &str) -> PostgresOptions {
     PostgresOptions { wake_up: WakeUpMode::PollOnly, poll_interval, ..options(schema) }
 }
 
-/// Every worker is a client of the pooler, and all of them together have more connections than it has.
+/// Every worker is a client of the pooler; together they have more connections than it has.
 struct Pooled {
     schema: String,
 }
@@ -35,8 +35,8 @@ impl Harness for Pooled {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the law again, through a pooler: scripts/test --full"]
 async fn every_rule_holds_behind_a_pooler() {
-    let place = Place::new();
-    let harness = Pooled { schema: place.schema.clone() };
+    let fixture = Fixture::new();
+    let harness = Pooled { schema: fixture.schema.clone() };
     let report = exercise(harness, Settings { parallel: 8, ..Settings::default() }).await.unwrap();
     let broken: Vec<_> = report.rules.iter().filter(|rule| matches!(rule.outcome, Outcome::Broken(_))).collect();
     assert!(broken.is_empty(), "{report}");
@@ -58,15 +58,15 @@ impl TaskHarness for Pooled {
     }
 
     async fn elapse(&self, time: Duration) {
-        ByHand { schema: self.schema.clone() }.elapse(time).await;
+        ManualClock { schema: self.schema.clone() }.elapse(time).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_are_kept_behind_a_pooler() {
-    let place = Place::new();
-    let harness = Pooled { schema: place.schema.clone() };
-    // One for each way in which statements are sent; what they mean is the same as anywhere.
+    let fixture = Fixture::new();
+    let harness = Pooled { schema: fixture.schema.clone() };
+    // One for each way of sending statements.
     for test in [
         "five_hundred_tasks_are_made_in_one_call",
         "an_idempotency_key_is_taken_within_a_batch",
@@ -84,7 +84,7 @@ async fn tasks_are_kept_behind_a_pooler() {
 
 #[tokio::test]
 async fn a_pooler_is_recognised_where_it_is_not_expected() {
-    let place = Place::new();
-    let refused = PostgresStore::open(&pooler(), place.options()).await.unwrap_err().to_string();
+    let fixture = Fixture::new();
+    let refused = PostgresStore::open(&pooler(), fixture.options()).await.unwrap_err().to_string();
     assert!(refused.contains("poll_only = true"), "{refused}");
 }

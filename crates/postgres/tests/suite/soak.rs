@@ -1,4 +1,4 @@
-//! The table stays small in hours of steady load. With POSTRIDER_LONG it takes an hour and prints the curve.
+//! The table stays small under hours of steady load. With POSTRIDER_LONG it takes an hour and prints the sizes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,13 +8,13 @@ use postrider_core::{Message, MessagingService, ReceiveOptions, Settlement};
 use postrider_postgres::{ArchivePolicy, PostgresOptions};
 use tokio::time::Instant;
 
-use crate::{Place, client, is_long, queue, soon};
+use crate::{Fixture, client, is_long, queue, soon};
 
 /// Messages a second.
 const RATE: u32 = 2000;
 
-/// What a minute of the rate leaves behind until the server cleans up, three times, in bytes: two versions of a row and
-/// their entries in two indexes are about a kilobyte.
+/// Upper bound of the size: three times what a minute leaves until vacuum. A message leaves about a kilobyte, two row
+/// versions and their entries in two indexes.
 const MOST_BYTES: i64 = 3 * 60 * RATE as i64 * 1000;
 
 fn seconds() -> u64 {
@@ -24,9 +24,9 @@ fn seconds() -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_table_stays_small_under_steady_load() {
-    let place = Place::new();
-    let options = PostgresOptions { archive: ArchivePolicy::None, ..place.options() };
-    let (sender, worker) = (place.connect_with(options.clone()).await, place.connect_with(options).await);
+    let fixture = Fixture::new();
+    let options = PostgresOptions { archive: ArchivePolicy::None, ..fixture.options() };
+    let (sender, worker) = (fixture.connect_with(options.clone()).await, fixture.connect_with(options).await);
     let time = Duration::from_secs(seconds());
     let (drained, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let sending = tokio::spawn(async move {
@@ -69,7 +69,7 @@ async fn the_table_stays_small_under_steady_load() {
     let (begun, mut largest) = (Instant::now(), 0);
     while begun.elapsed() < time {
         tokio::time::sleep(Duration::from_secs(10).min(time)).await;
-        let row = looks.query_one(size, &[&place.schema]).await.unwrap();
+        let row = looks.query_one(size, &[&fixture.schema]).await.unwrap();
         let (table, index, dead, vacuums): (i64, i64, i64, i64) = (row.get(0), row.get(1), row.get(2), row.get(3));
         largest = largest.max(table + index);
         let (second, drained) = (begun.elapsed().as_secs(), drained.load(Ordering::SeqCst));

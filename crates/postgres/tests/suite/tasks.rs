@@ -13,12 +13,12 @@ use postrider_core::task::{
 use postrider_core::{MessagingError, MessagingService, ReceiveOptions};
 use postrider_postgres::{PostgresProvider, PostgresStore, PostgresTasks};
 
-use crate::lawful::ByHand;
-use crate::{Place, options, queue, soon, url};
+use crate::lawful::ManualClock;
+use crate::{Fixture, options, queue, soon, url};
 
 const LEASE: Duration = Duration::from_secs(60);
 
-impl TaskHarness for ByHand {
+impl TaskHarness for ManualClock {
     type Store = PostgresTasks;
     type Queue = PostgresProvider;
 
@@ -37,18 +37,18 @@ impl TaskHarness for ByHand {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_are_kept_as_they_should_be() {
-    let place = Place::new();
-    let findings = exercise_tasks(&ByHand { schema: place.schema.clone() }).await;
+    let fixture = Fixture::new();
+    let findings = exercise_tasks(&ManualClock { schema: fixture.schema.clone() }).await;
     let faults: Vec<String> = findings.iter().filter(|it| it.fault.is_some()).map(ToString::to_string).collect();
     assert!(!findings.is_empty() && faults.is_empty(), "{}", faults.join("\n"));
 }
 
-async fn tasks_of(place: &Place) -> PostgresTasks {
-    tasks_with(place, TaskRoutes::default()).await
+async fn tasks_of(fixture: &Fixture) -> PostgresTasks {
+    tasks_with(fixture, TaskRoutes::default()).await
 }
 
-async fn tasks_with(place: &Place, routes: TaskRoutes) -> PostgresTasks {
-    PostgresTasks::new(place.connect().await, routes).unwrap()
+async fn tasks_with(fixture: &Fixture, routes: TaskRoutes) -> PostgresTasks {
+    PostgresTasks::new(fixture.connect().await, routes).unwrap()
 }
 
 fn mail() -> TaskType {
@@ -88,9 +88,9 @@ async fn state(tasks: &PostgresTasks, id: TaskId) -> Option<TaskState> {
 }
 
 #[tokio::test]
-async fn ids_and_keys_that_are_taken_fail_or_answer_alone() {
-    let place = Place::new();
-    let tasks = tasks_of(&place).await;
+async fn rows_with_taken_ids_or_keys_are_answered_separately() {
+    let fixture = Fixture::new();
+    let tasks = tasks_of(&fixture).await;
     let first = task().idempotency_key("first").unwrap();
     create(&tasks, vec![first.clone()]).await;
     let (plain, twice) = (task(), task());
@@ -101,18 +101,18 @@ async fn ids_and_keys_that_are_taken_fail_or_answer_alone() {
     assert!(matches!(rows[2], Ok(Created { id, is_new: false, .. }) if id == first.id), "{rows:?}");
     assert!(matches!(rows[3], Ok(Created { is_new: true, .. })), "{rows:?}");
     assert!(matches!(rows[4], Err(MessagingError::InvalidInput { what: "task id", .. })), "{rows:?}");
-    // Tasks that have everything in common go by another statement.
+    // Uniform tasks use another statement.
     let rows = tasks.create(vec![task(), task().id(plain.id), task()], soon()).await.unwrap();
     let made: Vec<bool> = rows.iter().map(Result::is_ok).collect();
     assert_eq!(made, [true, false, true], "{rows:?}");
 }
 
 #[tokio::test]
-async fn a_death_is_told_in_a_message_that_can_be_read() {
-    let place = Place::new();
+async fn a_death_sends_a_readable_event() {
+    let fixture = Fixture::new();
     let events = queue("deaths");
     let routes = TaskRoutes { dead_events: Some(events.clone()), ..TaskRoutes::default() };
-    let tasks = tasks_with(&place, routes).await;
+    let tasks = tasks_with(&fixture, routes).await;
     let id = create(&tasks, vec![task()]).await[0];
     let lease = claim(&tasks, 1).await[0].lease;
     let error = "it said \"no\"\n\tand \u{1} \0 ended ä".to_owned();
@@ -130,8 +130,8 @@ async fn a_death_is_told_in_a_message_that_can_be_read() {
 
 #[tokio::test]
 async fn a_released_attempt_leaves_the_one_before_it_as_the_last() {
-    let place = Place::new();
-    let tasks = tasks_of(&place).await;
+    let fixture = Fixture::new();
+    let tasks = tasks_of(&fixture).await;
     let id = create(&tasks, vec![task()]).await[0];
     let by = |worker: &str| ClaimTasks { worker: worker.into(), ..wanted(1) };
     let end = |lease, outcome| vec![Finish { lease, outcome }];
@@ -147,9 +147,9 @@ async fn a_released_attempt_leaves_the_one_before_it_as_the_last() {
 }
 
 #[tokio::test]
-async fn routes_that_nobody_could_use_are_refused() {
-    let place = Place::new();
-    let provider = place.connect().await;
+async fn invalid_routes_are_refused() {
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     for routes in [
         TaskRoutes { queue_prefix: "two words ".into(), ..TaskRoutes::default() },
         TaskRoutes { queue_prefix: "p".repeat(60), ..TaskRoutes::default() },

@@ -1,4 +1,4 @@
-//! Sends and acks inside the caller's own transaction, from Rust and from SQL.
+//! Sends and acks inside the caller's transaction, from Rust and from SQL.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use postrider_postgres::tokio_postgres::Client;
 use postrider_postgres::{PostgresOptions, PostgresProvider};
 use uuid::Uuid;
 
-use crate::{Place, client, queue, soon};
+use crate::{Fixture, client, queue, soon};
 
-async fn callers_own(place: &Place) -> Client {
+async fn callers_own(fixture: &Fixture) -> Client {
     let client = client().await;
-    let own = format!("create table if not exists {}.orders (id bigint generated always as identity)", place.schema);
+    let own = format!("create table if not exists {}.orders (id bigint generated always as identity)", fixture.schema);
     client.batch_execute(&own).await.unwrap();
     client
 }
 
-async fn orders(client: &Client, place: &Place) -> i64 {
-    client.query_one(&format!("select count(*) from {}.orders", place.schema), &[]).await.unwrap().get(0)
+async fn orders(client: &Client, fixture: &Fixture) -> i64 {
+    client.query_one(&format!("select count(*) from {}.orders", fixture.schema), &[]).await.unwrap().get(0)
 }
 
 async fn received(provider: &PostgresProvider) -> Vec<QueuedMessage> {
@@ -33,17 +33,17 @@ fn ids(messages: &[QueuedMessage]) -> Vec<MessageId> {
 
 #[tokio::test]
 async fn a_message_is_there_if_and_only_if_the_callers_changes_are() {
-    let place = Place::new();
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let store = provider.store().clone();
-    let mut own = callers_own(&place).await;
-    let insert = format!("insert into {}.orders default values", place.schema);
+    let mut own = callers_own(&fixture).await;
+    let insert = format!("insert into {}.orders default values", fixture.schema);
 
     let mut transaction = own.transaction().await.unwrap();
     transaction.batch_execute(&insert).await.unwrap();
     store.send_in(&mut transaction, &queue("orders"), &Message::new("rolled back")).await.unwrap();
     transaction.rollback().await.unwrap();
-    assert_eq!(orders(&own, &place).await, 0);
+    assert_eq!(orders(&own, &fixture).await, 0);
     assert_eq!(provider.list_queues(soon()).await.unwrap(), []);
 
     let mut transaction = own.transaction().await.unwrap();
@@ -61,13 +61,13 @@ async fn a_message_is_there_if_and_only_if_the_callers_changes_are() {
 
 #[tokio::test]
 async fn the_rules_are_the_same_as_for_any_send() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let limits = Limits { max_body_bytes: 10, ..Limits::default() };
-    let provider = place.connect_with(PostgresOptions { limits, create_queues: false, ..place.options() }).await;
+    let provider = fixture.connect_with(PostgresOptions { limits, create_queues: false, ..fixture.options() }).await;
     let store = provider.store().clone();
     let orders = queue("orders");
     provider.ensure_queue(&orders, soon()).await.unwrap();
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
     let mut transaction = own.transaction().await.unwrap();
 
     let refused = store.send_in(&mut transaction, &orders, &Message::new("far too large")).await;
@@ -85,52 +85,52 @@ async fn the_rules_are_the_same_as_for_any_send() {
 
 #[tokio::test]
 async fn a_send_that_fails_leaves_nothing_in_the_transaction() {
-    let place = Place::new();
-    let provider = place.connect().await;
-    let mut own = callers_own(&place).await;
-    let refuse = format!("alter table {}.message add constraint refused check (queue <> 'orders')", place.schema);
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
+    let mut own = callers_own(&fixture).await;
+    let refuse = format!("alter table {}.message add constraint refused check (queue <> 'orders')", fixture.schema);
     own.batch_execute(&refuse).await.unwrap();
     let mut transaction = own.transaction().await.unwrap();
     let refused = provider.store().send_in(&mut transaction, &queue("orders"), &Message::new("x")).await;
     assert!(matches!(refused, Err(MessagingError::Provider { retryable: false, .. })), "{refused:?}");
-    transaction.batch_execute(&format!("insert into {}.orders default values", place.schema)).await.unwrap();
+    transaction.batch_execute(&format!("insert into {}.orders default values", fixture.schema)).await.unwrap();
     transaction.commit().await.unwrap();
-    assert_eq!(orders(&own, &place).await, 1, "the caller's own changes stand");
+    assert_eq!(orders(&own, &fixture).await, 1, "the caller's own changes stand");
     assert_eq!(provider.list_queues(soon()).await.unwrap(), [], "its queue was made all the same");
 }
 
 #[tokio::test]
 async fn an_ack_and_the_handlers_changes_are_one() {
-    let place = Place::new();
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let store = provider.store().clone();
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
     let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
     provider.send_message(&queue("orders"), keyed("1"), soon()).await.unwrap();
     let next = provider.send_message(&queue("orders"), keyed("2"), soon()).await.unwrap();
     let receipt = received(&provider).await.remove(0).into_receipt();
     for attempt in 0..2 {
         let mut transaction = own.transaction().await.unwrap();
-        transaction.batch_execute(&format!("insert into {}.orders default values", place.schema)).await.unwrap();
+        transaction.batch_execute(&format!("insert into {}.orders default values", fixture.schema)).await.unwrap();
         store.ack_in(&mut transaction, &receipt).await.unwrap();
         assert!(received(&provider).await.is_empty(), "the key is held until the commit");
         if attempt == 0 { transaction.rollback().await } else { transaction.commit().await }.unwrap();
     }
-    assert_eq!(orders(&own, &place).await, 1);
+    assert_eq!(orders(&own, &fixture).await, 1);
     assert_eq!(ids(&received(&provider).await), [next], "the next of its key");
     let mut transaction = own.transaction().await.unwrap();
     let again = store.ack_in(&mut transaction, &receipt).await;
     assert!(matches!(again, Err(MessagingError::VisibilityExpired { .. })), "{again:?}");
-    let goes_on = format!("insert into {}.orders default values", place.schema);
+    let goes_on = format!("insert into {}.orders default values", fixture.schema);
     transaction.batch_execute(&goes_on).await.expect("the transaction goes on");
     transaction.rollback().await.unwrap();
 }
 
 #[tokio::test]
 async fn a_record_and_the_handlers_changes_are_one() {
-    let place = Place::new();
-    let provider = place.connect().await;
-    let mut own = callers_own(&place).await;
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
+    let mut own = callers_own(&fixture).await;
     let (key, lease) = (IdempotencyKey::new("orders/7").unwrap(), Duration::from_secs(30));
     let Begun::Fresh(token) = provider.begin(&key, lease, soon()).await.unwrap() else { panic!("it is fresh") };
     for attempt in 0..2 {
@@ -143,15 +143,15 @@ async fn a_record_and_the_handlers_changes_are_one() {
 }
 
 #[tokio::test]
-async fn a_keyed_send_in_an_open_transaction_holds_nobody_up() {
-    let place = Place::new();
-    let provider = place.connect().await;
+async fn a_keyed_send_in_an_open_transaction_delays_no_other_call() {
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let store = provider.store().clone();
     let orders = queue("orders");
     let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
-    let mut own = callers_own(&place).await;
+    let mut own = callers_own(&fixture).await;
     let mut transaction = own.transaction().await.unwrap();
-    // A queue that is new, too: its name must not be a lock either.
+    // A new queue, whose name must not be a lock either.
     let late = store.send_in(&mut transaction, &orders, &keyed("late")).await.unwrap();
     let patience = Duration::from_secs(3);
     for _ in 0..3 {
@@ -161,7 +161,7 @@ async fn a_keyed_send_in_an_open_transaction_holds_nobody_up() {
             assert_eq!(ids(&found), [id]);
             provider.ack_message(&orders, found.remove(0), soon()).await.unwrap();
         };
-        tokio::time::timeout(patience, meanwhile).await.expect("nobody waits for the open transaction");
+        tokio::time::timeout(patience, meanwhile).await.expect("it does not wait for the open transaction");
     }
     let head = provider.send_message(&orders, keyed("head"), soon()).await.unwrap();
     transaction.commit().await.unwrap();
@@ -178,16 +178,16 @@ async fn a_keyed_send_in_an_open_transaction_holds_nobody_up() {
 
 #[tokio::test]
 async fn a_waiting_receiver_is_woken_by_the_commit() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let provider =
-        place.connect_with(PostgresOptions { poll_interval: Duration::from_secs(600), ..place.options() }).await;
-    let mut own = callers_own(&place).await;
+        fixture.connect_with(PostgresOptions { poll_interval: Duration::from_secs(600), ..fixture.options() }).await;
+    let mut own = callers_own(&fixture).await;
     let waiting = {
         let provider = provider.clone();
         let options = ReceiveOptions::default().wait(Duration::from_secs(20));
         tokio::spawn(async move { provider.receive_messages(&queue("orders"), &options, soon()).await.unwrap() })
     };
-    crate::wake_ups::listening(&place).await;
+    crate::wake_ups::listening(&fixture).await;
     let mut transaction = own.transaction().await.unwrap();
     let message = Message::new("x").ordering_key("k").unwrap();
     let id = provider.store().send_in(&mut transaction, &queue("orders"), &message).await.unwrap();
@@ -197,10 +197,10 @@ async fn a_waiting_receiver_is_woken_by_the_commit() {
 
 #[tokio::test]
 async fn every_program_can_send_by_sql() {
-    let place = Place::new();
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let client = client().await;
-    let s = &place.schema;
+    let s = &fixture.schema;
     let send = format!(
         "select {s}.send('orders', 'text'), {s}.send('orders', '\\x00ff'::bytea, priority => 9),
                 {s}.send('orders', '{{\"a\": 1}}'::jsonb, headers => '{{\"tenant\": \"acme\"}}', dedup_key => 'd'),
@@ -248,14 +248,14 @@ async fn every_program_can_send_by_sql() {
 
 #[tokio::test]
 async fn a_message_that_has_expired_does_not_swallow_one_that_is_sent_by_sql() {
-    let place = Place::new();
-    let provider = place.connect().await;
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
     let client = client().await;
     let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
     let over = keyed("over").dedup_key("d").unwrap().expires_in(Duration::ZERO);
     provider.send_message(&queue("orders"), over, soon()).await.unwrap();
     let next = provider.send_message(&queue("orders"), keyed("next"), soon()).await.unwrap();
-    let send = format!("select {}.send('orders', 'new', dedup_key => 'd')", place.schema);
+    let send = format!("select {}.send('orders', 'new', dedup_key => 'd')", fixture.schema);
     let new: Uuid = client.query_one(&send, &[]).await.unwrap().get(0);
     let mut found = ids(&received(&provider).await);
     found.sort();
@@ -267,10 +267,10 @@ async fn a_message_that_has_expired_does_not_swallow_one_that_is_sent_by_sql() {
 }
 
 #[tokio::test]
-async fn what_a_handler_gives_back_in_the_meantime_is_not_acknowledged() {
-    let place = Place::new();
-    let provider = place.connect().await;
-    let mut own = callers_own(&place).await;
+async fn a_message_released_meanwhile_is_not_acknowledged() {
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
+    let mut own = callers_own(&fixture).await;
     provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
     let receipt = received(&provider).await.remove(0).into_receipt();
     provider.nack_message(&queue("orders"), receipt.clone(), Nack::Release, soon()).await.unwrap();

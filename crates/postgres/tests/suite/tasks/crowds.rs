@@ -1,4 +1,4 @@
-//! Many at once, on the same tasks.
+//! Concurrent calls on the same tasks.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,14 +16,14 @@ use tokio::time::Instant;
 
 use super::{LEASE, claim, create, done, keyed, mail, task, tasks_of, wanted};
 use crate::wake_ups::PATIENCE;
-use crate::{Place, client, soon, url};
+use crate::{Fixture, client, soon, url};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_claimers_never_share_a_task_nor_a_key() {
     const TASKS: usize = 2000;
     const KEYED: usize = 200;
-    let place = Place::new();
-    let tasks = tasks_of(&place).await;
+    let fixture = Fixture::new();
+    let tasks = tasks_of(&fixture).await;
     let mut new: Vec<NewTask> = (0..TASKS).map(|_| task()).collect();
     new.extend((0..KEYED).map(|n| keyed(&format!("key-{}", n % 20))));
     let made: Vec<(TaskId, Option<String>)> =
@@ -75,7 +75,7 @@ async fn concurrent_claimers_never_share_a_task_nor_a_key() {
     assert_eq!(*order.lock().unwrap(), expected, "the tasks of a key run in their order");
 }
 
-/// A database of a test's own: the server counts deadlocks by the database.
+/// A test's own database: the server counts deadlocks per database.
 struct OwnDatabase {
     name: String,
 }
@@ -93,7 +93,7 @@ impl OwnDatabase {
         format!("{server}/{}", self.name)
     }
 
-    /// How often transactions waited for each other, told when every session has ended.
+    /// Returns the number of deadlocks, which is complete when every session has ended.
     async fn deadlocks(&self) -> i64 {
         let (client, connection) = tokio_postgres::connect(&self.url(), NoTls).await.unwrap();
         tokio::spawn(connection);
@@ -113,7 +113,7 @@ impl OwnDatabase {
     }
 }
 
-/// Ends these leases in three ways, so that as many statements carry it out, of which the last one has the lowest id.
+/// Ends these leases in three ways, so that three statements run, the last one with the lowest id.
 fn ends(leases: &[TaskLease]) -> Vec<Finish> {
     let mut leases = leases.to_vec();
     leases.sort_by_key(|lease| lease.id);
@@ -129,7 +129,7 @@ fn ends(leases: &[TaskLease]) -> Vec<Finish> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn batches_that_meet_never_wait_for_each_other_crosswise() {
+async fn concurrent_batches_do_not_deadlock() {
     const ROUNDS: usize = 40;
     const TASKS: usize = 200;
     let database = OwnDatabase::new().await;
@@ -137,7 +137,7 @@ async fn batches_that_meet_never_wait_for_each_other_crosswise() {
     let tasks = PostgresTasks::new(store.connect().unwrap(), TaskRoutes::default()).unwrap();
     let held: Arc<Mutex<Vec<TaskLease>>> = Arc::default();
     let is_over = Arc::new(AtomicBool::new(false));
-    // Others go through the same tasks all the time, each in its own order.
+    // Other calls use the same tasks, each in its own order.
     let others: Vec<_> = (0..4)
         .map(|other| {
             let (tasks, held, is_over) = (tasks.clone(), held.clone(), is_over.clone());
@@ -182,13 +182,13 @@ async fn batches_that_meet_never_wait_for_each_other_crosswise() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_claimed_for_somebody_who_left_goes_back_uncounted() {
-    let place = Place::new();
-    let tasks = tasks_of(&place).await;
+async fn tasks_claimed_for_a_caller_that_is_gone_are_released_uncounted() {
+    let fixture = Fixture::new();
+    let tasks = tasks_of(&fixture).await;
     let id = create(&tasks, vec![task()]).await[0];
     let mut own = client().await;
     let lock = own.transaction().await.unwrap();
-    lock.batch_execute(&format!("lock table {}.task in exclusive mode", place.schema)).await.unwrap();
+    lock.batch_execute(&format!("lock table {}.task in exclusive mode", fixture.schema)).await.unwrap();
     let left = tasks.claim(wanted(1), Deadline::after(Duration::from_secs(1))).await;
     assert!(matches!(left, Err(MessagingError::OutcomeUnknown { .. })), "{left:?}");
     let left = tasks.claim_by_id(&[id], LEASE, "left", Deadline::after(Duration::from_secs(1))).await;
@@ -204,5 +204,5 @@ async fn what_was_claimed_for_somebody_who_left_goes_back_uncounted() {
         }
     };
     let attempt = tokio::time::timeout(PATIENCE, back).await.expect("it comes back");
-    assert_eq!(attempt, 1, "attempts that nobody saw are not counted");
+    assert_eq!(attempt, 1, "attempts without a caller are not counted");
 }

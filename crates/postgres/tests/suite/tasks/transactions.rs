@@ -1,4 +1,4 @@
-//! Tasks that are made inside the caller's own transaction, from Rust and from SQL.
+//! Creation of tasks inside the caller's transaction, from Rust and from SQL.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use uuid::Uuid;
 
 use super::{claim, create, done, ids, keyed, mail, state, task, tasks_of, wanted};
 use crate::wake_ups::{PATIENCE, listening};
-use crate::{Place, client, soon};
+use crate::{Fixture, client, soon};
 
 #[tokio::test]
 async fn a_task_is_there_if_and_only_if_the_callers_changes_are() {
-    let place = Place::new();
-    let tasks = tasks_of(&place).await;
+    let fixture = Fixture::new();
+    let tasks = tasks_of(&fixture).await;
     let mut own = client().await;
 
     let mut transaction = own.transaction().await.unwrap();
@@ -48,8 +48,8 @@ async fn a_task_is_there_if_and_only_if_the_callers_changes_are() {
 
 #[tokio::test]
 async fn a_creation_that_fails_leaves_the_callers_transaction_as_it_was() {
-    let place = Place::new();
-    let tasks = tasks_of(&place).await;
+    let fixture = Fixture::new();
+    let tasks = tasks_of(&fixture).await;
     let taken = create(&tasks, vec![task()]).await[0];
     let mut own = client().await;
     let mut transaction = own.transaction().await.unwrap();
@@ -63,15 +63,15 @@ async fn a_creation_that_fails_leaves_the_callers_transaction_as_it_was() {
 }
 
 #[tokio::test]
-async fn an_open_transaction_holds_up_nobody_but_its_idempotency_key() {
-    let place = Place::new();
-    let tasks = tasks_of(&place).await;
+async fn an_open_transaction_delays_only_its_idempotency_key() {
+    let fixture = Fixture::new();
+    let tasks = tasks_of(&fixture).await;
     let mut own = client().await;
     let mut transaction = own.transaction().await.unwrap();
     let open = keyed("k").idempotency_key("taken").unwrap();
     tasks.create_in(&mut transaction, &open).await.unwrap();
 
-    // Others with the same ordering key, before and after it, come and go meanwhile.
+    // Other tasks of the same ordering key, created before and after it, run meanwhile.
     let others = create(&tasks, vec![keyed("k"), keyed("k"), task()]).await;
     let first = claim(&tasks, 9).await;
     assert_eq!(HashSet::from_iter(ids(&first)), HashSet::from([others[0], others[2]]));
@@ -79,7 +79,7 @@ async fn an_open_transaction_holds_up_nobody_but_its_idempotency_key() {
     let second = both.unwrap().claimed;
     assert_eq!(ids(&second), [others[1]]);
 
-    // Whoever wants the same idempotency key is told to try again, and the rest of the batch is made.
+    // A task with the same idempotency key fails with a retryable error; the rest of the batch is created.
     let batch = vec![task(), task().idempotency_key("taken").unwrap(), task()];
     let rows = tokio::time::timeout(Duration::from_secs(10), tasks.create(batch, soon())).await.unwrap().unwrap();
     assert!(rows[0].is_ok() && rows[2].is_ok(), "{rows:?}");
@@ -88,7 +88,7 @@ async fn an_open_transaction_holds_up_nobody_but_its_idempotency_key() {
     let again = tasks.create(vec![task().idempotency_key("taken").unwrap()], soon()).await.unwrap();
     assert!(matches!(again[0], Ok(Created { id, is_new: false, .. }) if id == open.id), "{again:?}");
 
-    // Its key is held by what was claimed before it was there.
+    // Its key has a head that was claimed before.
     let claimed = ids(&claim(&tasks, 9).await);
     assert!(!claimed.contains(&open.id), "two of a key run at once");
     tasks.finish(vec![done(second[0].lease)], soon()).await.unwrap();
@@ -97,8 +97,8 @@ async fn an_open_transaction_holds_up_nobody_but_its_idempotency_key() {
 
 #[tokio::test]
 async fn transactions_that_end_in_reverse_order_have_their_tasks_run_one_at_a_time() {
-    let place = Place::new();
-    let tasks = tasks_of(&place).await;
+    let fixture = Fixture::new();
+    let tasks = tasks_of(&fixture).await;
     let (mut one, mut other) = (client().await, client().await);
     let mut first = one.transaction().await.unwrap();
     let mut second = other.transaction().await.unwrap();
@@ -107,31 +107,31 @@ async fn transactions_that_end_in_reverse_order_have_their_tasks_run_one_at_a_ti
     assert_eq!(ids(&claim(&tasks, 9).await), []);
     second.commit().await.unwrap();
     let running = claim(&tasks, 9).await;
-    assert_eq!(ids(&running), [late], "nobody waits for what is not there");
+    assert_eq!(ids(&running), [late], "uncommitted tasks are not waited for");
     first.commit().await.unwrap();
     assert_eq!(ids(&claim(&tasks, 9).await), [], "the other one runs");
     tasks.finish(vec![done(running[0].lease)], soon()).await.unwrap();
     let next = claim(&tasks, 9).await;
     assert_eq!(ids(&next), [early]);
     tasks.finish(vec![done(next[0].lease)], soon()).await.unwrap();
-    let left = format!("select count(*) from {}.task_unplaced", place.schema);
-    assert_eq!(client().await.query_one(&left, &[]).await.unwrap().get::<_, i64>(0), 0, "notes stay behind");
+    let left = format!("select count(*) from {}.task_unplaced", fixture.schema);
+    assert_eq!(client().await.query_one(&left, &[]).await.unwrap().get::<_, i64>(0), 0, "notes are left");
 }
 
 #[tokio::test]
-async fn any_program_can_make_tasks_by_sql() {
-    let place = Place::new();
-    let tasks = tasks_of(&place).await;
+async fn any_program_can_create_tasks_by_sql() {
+    let fixture = Fixture::new();
+    let tasks = tasks_of(&fixture).await;
     let mut hints = tasks.subscribe_tasks(TaskNotice::Claimable(vec![mail()]), soon()).await.unwrap();
-    listening(&place).await;
+    listening(&fixture).await;
     let own = client().await;
-    let call = |arguments: &str| format!("select {}.create_task({arguments})", place.schema);
+    let call = |arguments: &str| format!("select {}.create_task({arguments})", fixture.schema);
     let made = |arguments: &str| {
         let (own, sql) = (&own, call(arguments));
         async move { TaskId::from_uuid(own.query_one(&sql, &[]).await.unwrap().get::<_, Uuid>(0)) }
     };
     let text = made("'mail', 'hello'").await;
-    tokio::time::timeout(PATIENCE, hints.next()).await.expect("whoever waits is woken");
+    tokio::time::timeout(PATIENCE, hints.next()).await.expect("the subscriber is woken");
     let bytes = made(r"'mail', '\x00ff'::bytea, priority => 9, max_attempts => 7, tags => array['a', 'b c']").await;
     let json = made(
         r#"'mail', '{"order": 7}'::jsonb, idempotency_key => 'order-7', delay => '1 hour',

@@ -1,4 +1,4 @@
--- Messages that are due much later wait beside the queue.
+-- Messages with long delays wait in `delayed`, beside the queue.
 insert into {schema}.delayed (due_at, enqueued_at, queue, message, headers)
 select {schema}.clock() + s.delay * interval '1 microsecond', {schema}.clock(), $5, s.message,
        case when s.lifetime is null then s.headers

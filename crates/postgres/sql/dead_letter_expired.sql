@@ -1,5 +1,5 @@
--- Moves messages to the dead letters that have expired and that nobody handles. The caller holds the stripes of their
--- keys and promotes the next of each afterwards.
+-- Dead-letters expired messages that are not leased. The caller holds the stripes of their keys and promotes the next
+-- message of each afterwards.
 -- Plan: Index Scan using message_pkey on message m_1
 with dead as materialized (
   select m.* from unnest($1::bigint[]) as chosen (id) join {schema}.message m on m.id = chosen.id

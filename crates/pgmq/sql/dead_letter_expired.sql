@@ -1,5 +1,5 @@
--- Moves messages to the dead-letter queue that have expired and that nobody handles: each holds a dedup key, would
--- swallow a new message and die at the next read.
+-- Dead-letters expired messages that are not leased: each holds a dedup key, would swallow a new message and be
+-- dead-lettered by the next claim.
 -- Plan: Index Scan using {primary_key} on {table} m
 with over as materialized (
   select m.msg_id from {queue} m

@@ -1,9 +1,9 @@
--- Leases a message only to bury it, uncounted, unless a worker has it.
+-- Leases a message only to dead-letter it, uncounted, unless it is leased.
 -- Plan: Index Scan using message_pkey on message m
-with patience as materialized (select set_config('lock_timeout', '200ms', true)),
+with lock_wait as materialized (select set_config('lock_timeout', '200ms', true)),
 chosen as materialized (
   select m.id, m.ordering_key, m.lease_token is not null and m.next_attempt_at > {schema}.clock() as is_leased
-  from patience, {schema}.message m
+  from lock_wait, {schema}.message m
   where m.id = any ($1::bigint[]) and m.queue || '' = $2 and m.message_id = $3
   order by m.id limit 1 for update of m),
 leased as (

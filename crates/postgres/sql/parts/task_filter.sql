@@ -1,0 +1,8 @@
+  and ($4::text[] is null or t.task_type = any ($4::text[]))
+  and ($5::text[] is null or t.tags @> $5::text[])
+  and ($6::text is null or t.schedule = $6::text)
+  and ($7::text is null or t.dead_reason = $7::text)
+  and ($8::text is null or strpos(t.last_error, $8::text) > 0)
+  and ($9::timestamptz is null or t.created_at >= $9::timestamptz)
+  and ($10::timestamptz is null or t.created_at < $10::timestamptz)
+  and ($12::text[] is null or t.task_type like any ($12::text[]))
