@@ -1,4 +1,4 @@
-//! The parts of the contract that a wrapper passes on unchanged.
+//! Macros for wrappers that pass parts of the contract on unchanged.
 
 /// Passes [`QueueAdmin`](postrider_core::QueueAdmin) on to the field `inner`. The types of the contract must be in scope.
 #[macro_export]

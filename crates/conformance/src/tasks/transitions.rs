@@ -9,7 +9,7 @@ use postrider_core::task::{
 };
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, LEASE, MANY, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, LEASE, MANY, MINUTE};
 use super::messages::enqueue_all;
 use super::steps::{
     cancel, claim, claim_id, claim_ids, dead, end, ensure_state, finish, heartbeat, info, make, plain, reap, replay,
@@ -17,13 +17,13 @@ use super::steps::{
 };
 use crate::probe::{Check, Stop, ensure, soon};
 
-/// Where a task is when a call is tried on it.
+/// The situation of a task before a call.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Due,
     Later,
     Enqueued,
-    /// Tried, and to be tried again in a minute.
+    /// Failed, with a retry in a minute.
     EnqueuedForLater,
     Processing,
     Succeeded,
@@ -55,7 +55,7 @@ impl Place {
     }
 }
 
-/// Everything that can be asked for a task.
+/// Every call on a task.
 #[derive(Debug, Clone, Copy)]
 enum Call {
     CreateAgain,
@@ -105,7 +105,7 @@ impl Call {
     ];
 }
 
-/// A task that is somewhere, with the lease that it was last claimed by.
+/// A task in a situation, with its last lease.
 struct Placed {
     task: NewTask,
     id: TaskId,
@@ -118,7 +118,7 @@ async fn place<S: TaskStore>(store: &S, task_type: &TaskType, place: Place, key:
         task = task.scheduled_in(MINUTE);
     }
     let id = make(store, task.clone()).await?;
-    // What nobody has claimed has no token that anybody could know.
+    // An unclaimed task has no token.
     let mut lease = TaskLease { id, token: 7 };
     match place {
         Place::Due | Place::Later => {}
@@ -139,8 +139,8 @@ async fn place<S: TaskStore>(store: &S, task_type: &TaskType, place: Place, key:
     Ok(Placed { task, id, lease })
 }
 
-/// Asks. What is answered does not matter here: only what becomes of the task.
-async fn ask<H: TaskHarness>(bench: &Bench<'_, H>, store: &H::Store, call: Call, placed: &Placed) -> Check {
+/// Makes the call. Its answer is not checked here, only the task's state.
+async fn ask<H: TaskHarness>(fixture: &Fixture<'_, H>, store: &H::Store, call: Call, placed: &Placed) -> Check {
     let Placed { task, id, lease } = placed;
     let (id, lease, task_type) = (*id, *lease, &task.task_type);
     match call {
@@ -154,19 +154,19 @@ async fn ask<H: TaskHarness>(bench: &Bench<'_, H>, store: &H::Store, call: Call,
         Call::Heartbeat => drop(heartbeat(store, lease, LEASE).await?),
         Call::Standing => drop(standing(store, lease).await?),
         Call::LostLeases => {
-            bench.elapse(LEASE + INSTANT).await;
+            fixture.elapse(LEASE + INSTANT).await;
             drop(store.lost_leases(MANY, soon()).await?);
         }
         Call::ReapToRetry => {
-            bench.elapse(LEASE + INSTANT).await;
+            fixture.elapse(LEASE + INSTANT).await;
             let _ = reap(store, lease, retry(MINUTE)).await?;
         }
         Call::ReapToDeath => {
-            bench.elapse(LEASE + INSTANT).await;
+            fixture.elapse(LEASE + INSTANT).await;
             let _ = reap(store, lease, dead(DeadReason::LeaseLost)).await?;
         }
         Call::Expire => {
-            bench.elapse(HOUR + INSTANT).await;
+            fixture.elapse(HOUR + INSTANT).await;
             drop(store.expire_overdue(MANY, soon()).await?);
         }
         Call::Cancel => drop(cancel(store, id).await?),
@@ -179,27 +179,27 @@ async fn ask<H: TaskHarness>(bench: &Bench<'_, H>, store: &H::Store, call: Call,
         Call::EnqueueDue => drop(enqueue_all(store).await?),
         Call::Stranded => drop(store.stranded(MINUTE, soon()).await?),
         Call::Resend => {
-            bench.elapse(MINUTE * 2).await;
+            fixture.elapse(MINUTE * 2).await;
             let _ = store.resend(task_type, MANY, MINUTE, soon()).await?;
         }
     }
     Ok(())
 }
 
-pub(super) async fn every_allowed_transition_happens_and_no_other<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
+pub(super) async fn every_allowed_transition_happens_and_no_other<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
     let mut seen = BTreeSet::new();
-    for (mode, routes) in [("polling", bench.polling()), ("queue", bench.here())] {
-        let store = bench.open_with(routes).await?;
-        let task_type = bench.task_type(mode)?;
+    for (mode, routes) in [("polling", fixture.polling()), ("queue", fixture.here())] {
+        let store = fixture.open_with(routes).await?;
+        let task_type = fixture.task_type(mode)?;
         for from in Place::ALL {
             for call in Call::ALL {
-                // Nobody sends anything on its way where workers look for themselves.
+                // With polling workers nothing is sent.
                 let is_sent = matches!(call, Call::EnqueueDue | Call::Stranded | Call::Resend);
                 if is_sent && store.routes().mode == TaskMode::Polling {
                     continue;
                 }
                 let placed = place(&store, &task_type, from, &format!("{from:?} {call:?}")).await?;
-                ask(bench, &store, call, &placed).await?;
+                ask(fixture, &store, call, &placed).await?;
                 let (before, after) = (from.state(), info(&store, placed.id).await?.state);
                 ensure(before == after || before.may_become(after), || {
                     format!("in {mode} mode, {call:?} made a task {after} that was {before} ({from:?})")

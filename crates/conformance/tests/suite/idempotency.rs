@@ -141,16 +141,16 @@ fn memory_keeps_records_as_it_should() {
 #[test]
 fn each_fault_is_found_by_the_test_that_is_named_for_it() {
     let faults = [
-        (Fault::ForgetsDone, "work_that_is_done_stays_done_for_everybody"),
-        (Fault::SharesWork, "work_under_way_is_somebodys_alone"),
+        (Fault::ForgetsDone, "completed_work_stays_done_for_every_worker"),
+        (Fault::SharesWork, "running_work_has_one_worker"),
         (Fault::LooksBeforeItTakes, "concurrent_beginnings_yield_one_worker"),
-        (Fault::NeverExpires, "work_of_a_crashed_worker_can_be_begun_when_its_lease_has_run_out"),
+        (Fault::NeverExpires, "work_of_a_crashed_worker_can_begin_again_after_its_lease"),
         (Fault::NeverExtends, "a_lease_can_be_extended"),
-        (Fault::NoFence, "a_late_worker_cannot_touch_what_somebody_else_has_begun"),
-        (Fault::DropsLateWork, "a_late_worker_whose_work_nobody_has_begun_may_complete_it"),
-        (Fault::KeepsAbandoned, "work_that_was_given_up_can_be_begun_at_once"),
-        (Fault::AbandonsDone, "work_that_is_done_cannot_be_given_up"),
-        (Fault::ForgetsAll, "old_records_are_forgotten_and_no_others"),
+        (Fault::NoFence, "a_late_worker_cannot_change_work_that_another_has_begun"),
+        (Fault::DropsLateWork, "a_late_worker_may_complete_work_that_no_other_has_begun"),
+        (Fault::KeepsAbandoned, "abandoned_work_can_begin_again_at_once"),
+        (Fault::AbandonsDone, "completed_work_cannot_be_abandoned"),
+        (Fault::ForgetsAll, "only_old_records_are_forgotten"),
         (Fault::TakesAnyLease, "a_lease_without_length_is_refused"),
     ];
     in_paused_time(async {

@@ -2,7 +2,7 @@
 
 use postrider_conformance::broken::{Fault, SimulatedStore};
 use postrider_conformance::checker::FindingKind;
-use postrider_conformance::link::Cable;
+use postrider_conformance::link::Link;
 use postrider_conformance::{Settings, StormReport, StormSettings, storm};
 
 use crate::{in_paused_time, short_or_long};
@@ -33,7 +33,7 @@ fn a_lawful_store_weathers_storms() {
 fn lost_answers_are_counted_apart_and_accuse_nobody() {
     let mut duplicates = 0;
     for seed in 0..u64::from(short_or_long(10, 500)) {
-        let store = SimulatedStore::lawful().cable(Cable::losing(0.05, seed));
+        let store = SimulatedStore::lawful().link(Link::losing(0.05, seed));
         let report = weather(store, seed, 1000);
         assert!(report.verdict.is_clean(), "seed {seed}: {}", report.verdict);
         assert!(report.verdict.counts.unknown_sends > 0 && report.verdict.counts.unknown_acks > 0);

@@ -14,7 +14,7 @@ use postrider::subscriber::{Delivery, HandlerError, Shutdown, Subscriber};
 use postrider::*;
 use postrider_conformance::Harness;
 use postrider_conformance::broken::{Fault, SimulatedStore};
-use postrider_conformance::checker::{CheckOptions, FindingKind, Verdict, Way, check};
+use postrider_conformance::checker::{CheckOptions, FindingKind, Network, Verdict, check};
 use postrider_conformance::faults::Fault as NetworkFault;
 use postrider_conformance::history::History;
 use postrider_conformance::proxy::FaultProxy;
@@ -159,7 +159,7 @@ async fn storm(weather: Weather, open: impl AsyncFn() -> MessagingProvider) -> S
         }
     }
     sender.record_final(std::slice::from_ref(&queue), Deadline::default()).await.unwrap();
-    let mut options = CheckOptions::for_provider(sender.capabilities(), Way::Faulty);
+    let mut options = CheckOptions::for_provider(sender.capabilities(), Network::Faulty);
     options.tolerance += history.lead();
     let verdict = check(&history.events(), &options);
     sender.delete_queue(&queue, Deadline::default()).await.unwrap();
