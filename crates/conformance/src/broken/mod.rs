@@ -536,7 +536,7 @@ crate::forward_admin!(Broken, pause: |this, queue, deadline| async {
         return Ok(());
     }
     this.inner.deliver_now(queue, id, deadline).await
-}, bury: |this, queue, id, reason, error, deadline| async {
+}, dead_letter: |this, queue, id, reason, error, deadline| async {
     this.offer(Feature::WaitingMessages)?;
     let error = if this.has(Fault::ForgetsErrorsByHand) { None } else { error };
     match this.inner.dead_letter_waiting(queue, id, reason, error, deadline).await {

@@ -196,7 +196,7 @@ fn write_limits(page: &mut String, sections: &[Section]) -> fmt::Result {
         page,
         "\nOn every provider:\n\n\
          - A queue's name has 1 to {name} characters of `[A-Za-z0-9_.-]` and does not end in `_dlq`, which is the \
-         ending of its dead letters; `.` and `..` are none. Names of `[a-z][a-z0-9_]{{0,39}}` can be moved to every provider.\n\
+         ending of its dead letters; `.` and `..` are refused. Names of `[a-z][a-z0-9_]{{0,39}}` can be moved to every provider.\n\
          - An ordering key or a dedup key has 1 to {key} bytes.\n\
          - The name of a header has 1 to {header} characters.\n\
          - Priorities are 0 to {highest}, higher is more urgent."
