@@ -174,8 +174,11 @@ pub(super) async fn no_event_is_sent_without_a_queue_for_events<H: TaskHarness>(
         let id = make_dead(fixture, &store, &task_type, DeadReason::Permanent, true).await?;
         ensure_state(&store, id, TaskState::Dead).await?;
         let taken = store.take_outbox(MANY, LEASE, soon()).await?.rows;
-        let is_told = |body: &Bytes| serde_json::from_slice::<DeadTaskEvent>(body).is_ok_and(|it| it.task_id == id);
-        ensure(taken.iter().all(|row| !is_told(&row.message.body)), || "a death is events_seen, and to nobody".into())?;
+        let is_dead_event =
+            |body: &Bytes| serde_json::from_slice::<DeadTaskEvent>(body).is_ok_and(|it| it.task_id == id);
+        ensure(taken.iter().all(|row| !is_dead_event(&row.message.body)), || {
+            "an event was sent without a queue for events".into()
+        })?;
     }
     ensure_same("the events", drain(&queue, &name).await?, Vec::new())
 }

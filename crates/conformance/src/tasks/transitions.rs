@@ -19,7 +19,7 @@ use crate::probe::{Check, Stop, ensure, soon};
 
 /// The situation of a task before a call.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum Situation {
     Due,
     Later,
     Enqueued,
@@ -31,7 +31,7 @@ enum Place {
     Canceled,
 }
 
-impl Place {
+impl Situation {
     const ALL: [Self; 8] = [
         Self::Due,
         Self::Later,
@@ -106,42 +106,51 @@ impl Call {
 }
 
 /// A task in a situation, with its last lease.
-struct Placed {
+struct Subject {
     task: NewTask,
     id: TaskId,
     lease: TaskLease,
 }
 
-async fn place<S: TaskStore>(store: &S, task_type: &TaskType, place: Place, key: &str) -> Result<Placed, Stop> {
+async fn set_up<S: TaskStore>(
+    store: &S,
+    task_type: &TaskType,
+    situation: Situation,
+    key: &str,
+) -> Result<Subject, Stop> {
     let mut task = plain(task_type).idempotency_key(key)?.deadline_in(HOUR);
-    if matches!(place, Place::Later) {
+    if matches!(situation, Situation::Later) {
         task = task.scheduled_in(MINUTE);
     }
     let id = make(store, task.clone()).await?;
     // An unclaimed task has no token.
     let mut lease = TaskLease { id, token: 7 };
-    match place {
-        Place::Due | Place::Later => {}
-        Place::Enqueued if store.routes().mode == TaskMode::Queue => drop(enqueue_all(store).await?),
-        Place::Canceled => drop(cancel(store, id).await??),
-        Place::Enqueued | Place::EnqueuedForLater | Place::Processing | Place::Succeeded | Place::Dead => {
+    match situation {
+        Situation::Due | Situation::Later => {}
+        Situation::Enqueued if store.routes().mode == TaskMode::Queue => drop(enqueue_all(store).await?),
+        Situation::Canceled => drop(cancel(store, id).await??),
+        Situation::Enqueued
+        | Situation::EnqueuedForLater
+        | Situation::Processing
+        | Situation::Succeeded
+        | Situation::Dead => {
             lease = claim_id(store, id).await?.lease;
         }
     }
-    match place {
-        Place::Enqueued if lease.token != 7 => end(store, lease, retry(std::time::Duration::ZERO)).await?,
-        Place::EnqueuedForLater => end(store, lease, retry(MINUTE)).await?,
-        Place::Succeeded => end(store, lease, succeeded()).await?,
-        Place::Dead => end(store, lease, dead(DeadReason::Permanent)).await?,
+    match situation {
+        Situation::Enqueued if lease.token != 7 => end(store, lease, retry(std::time::Duration::ZERO)).await?,
+        Situation::EnqueuedForLater => end(store, lease, retry(MINUTE)).await?,
+        Situation::Succeeded => end(store, lease, succeeded()).await?,
+        Situation::Dead => end(store, lease, dead(DeadReason::Permanent)).await?,
         _ => {}
     }
-    ensure_state(store, id, place.state()).await?;
-    Ok(Placed { task, id, lease })
+    ensure_state(store, id, situation.state()).await?;
+    Ok(Subject { task, id, lease })
 }
 
 /// Makes the call. Its answer is not checked here, only the task's state.
-async fn ask<H: TaskHarness>(fixture: &Fixture<'_, H>, store: &H::Store, call: Call, placed: &Placed) -> Check {
-    let Placed { task, id, lease } = placed;
+async fn make_call<H: TaskHarness>(fixture: &Fixture<'_, H>, store: &H::Store, call: Call, subject: &Subject) -> Check {
+    let Subject { task, id, lease } = subject;
     let (id, lease, task_type) = (*id, *lease, &task.task_type);
     match call {
         Call::CreateAgain => drop(store.create(vec![task.clone().id(TaskId::generate())], soon()).await?),
@@ -191,22 +200,22 @@ pub(super) async fn every_allowed_transition_happens_and_no_other<H: TaskHarness
     for (mode, routes) in [("polling", fixture.polling()), ("queue", fixture.here())] {
         let store = fixture.open_with(routes).await?;
         let task_type = fixture.task_type(mode)?;
-        for from in Place::ALL {
+        for from in Situation::ALL {
             for call in Call::ALL {
                 // With polling workers nothing is sent.
                 let is_sent = matches!(call, Call::EnqueueDue | Call::Stranded | Call::Resend);
                 if is_sent && store.routes().mode == TaskMode::Polling {
                     continue;
                 }
-                let placed = place(&store, &task_type, from, &format!("{from:?} {call:?}")).await?;
-                ask(fixture, &store, call, &placed).await?;
-                let (before, after) = (from.state(), info(&store, placed.id).await?.state);
+                let subject = set_up(&store, &task_type, from, &format!("{from:?} {call:?}")).await?;
+                make_call(fixture, &store, call, &subject).await?;
+                let (before, after) = (from.state(), info(&store, subject.id).await?.state);
                 ensure(before == after || before.may_become(after), || {
                     format!("in {mode} mode, {call:?} made a task {after} that was {before} ({from:?})")
                 })?;
                 seen.insert((before, after));
                 if !after.is_terminal() {
-                    cancel(&store, placed.id).await??;
+                    cancel(&store, subject.id).await??;
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Stores that keep the law are found to keep it.
+//! The suite on stores that keep the law.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn every_hook_is_used_when_the_harness_has_it() {
 }
 
 #[test]
-fn a_store_whose_calls_fail_while_it_is_away_keeps_the_law() {
+fn a_store_whose_calls_fail_during_an_outage_keeps_the_law() {
     in_paused_time(async {
         let store = SimulatedStore::lawful().link(Link::failing_while_cut());
         let report = exercise(store, settings()).await.unwrap();
@@ -75,7 +75,7 @@ fn a_slow_store_keeps_the_law() {
 }
 
 #[test]
-fn what_is_refused_is_not_held_against_a_store() {
+fn a_refused_feature_breaks_no_rule() {
     let features = [
         Feature::Dedup,
         Feature::OrderByKey,
@@ -126,7 +126,7 @@ fn the_object_safe_twin_keeps_the_law_too() {
     });
 }
 
-/// On threads and in real time, as a user runs it.
+/// On threads and in real time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn memory_keeps_every_rule_on_threads() {
     let store = MemoryStore::new();

@@ -64,7 +64,7 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
                 Ok(())
             }
             (Some(TaskFault::ReplaysWithoutMessage), Ok(())) => {
-                let claimed = self.without_events.claim_by_id(&[id], DAY, "nobody", deadline).await?;
+                let claimed = self.without_events.claim_by_id(&[id], DAY, "another", deadline).await?;
                 if let Some(ClaimAnswer::Claimed(task)) = claimed.into_iter().next() {
                     let outcome = TaskOutcome::Retry { after: Duration::ZERO, error: String::new() };
                     let _ = self.without_events.finish(vec![Finish { lease: task.lease, outcome }], deadline).await?;

@@ -96,7 +96,7 @@ impl TestTasks {
         task.id
     }
 
-    fn good() -> Self {
+    fn valid() -> Self {
         use AttemptOutcome::{Canceled, Failed, LeaseLost, Succeeded};
         let mut tasks = Self::default();
         tasks.add_task(TaskState::Succeeded, &[Failed, Succeeded], 0);
@@ -106,40 +106,40 @@ impl TestTasks {
         tasks
     }
 
-    fn judged(&self) -> Vec<String> {
+    fn violations(&self) -> Vec<String> {
         judge_tasks(std::slice::from_ref(&self.journal), &self.tasks, &self.events, LEASE)
     }
 
     /// Ends the test unless exactly one violation is named, with these words.
     #[track_caller]
     fn is_accused_of(&self, words: &str) {
-        let violations = self.judged();
+        let violations = self.violations();
         assert!(violations.len() == 1 && violations[0].contains(words), "not only '{words}': {violations:#?}");
     }
 }
 
 #[test]
-fn a_good_story_is_not_accused() {
-    assert_eq!(TestTasks::good().judged(), Vec::<String>::new());
+fn valid_tasks_have_no_violations() {
+    assert_eq!(TestTasks::valid().violations(), Vec::<String>::new());
 }
 
 #[test]
 fn a_task_that_has_not_ended_is_named() {
-    let mut tasks = TestTasks::good();
+    let mut tasks = TestTasks::valid();
     tasks.add_task(TaskState::Enqueued, &[AttemptOutcome::Failed], 0);
     tasks.is_accused_of("is ENQUEUED and has not ended");
 }
 
 #[test]
-fn a_task_that_is_told_twice_is_named() {
-    let mut tasks = TestTasks::good();
+fn a_task_listed_twice_is_named() {
+    let mut tasks = TestTasks::valid();
     tasks.tasks.push(tasks.tasks[0].clone());
     tasks.is_accused_of("is listed twice");
 }
 
 #[test]
 fn an_attempt_that_began_twice_is_named() {
-    let mut tasks = TestTasks::good();
+    let mut tasks = TestTasks::valid();
     let again = tasks.journal[0].clone();
     tasks.journal.push(TaskEntry { at: at(6), token: Some(7), ..again });
     tasks.is_accused_of("attempt 1 of task");
@@ -147,7 +147,7 @@ fn an_attempt_that_began_twice_is_named() {
 }
 
 #[test]
-fn a_replay_begins_its_attempts_again() {
+fn a_replay_resets_attempt_numbers() {
     let mut tasks = TestTasks::default();
     let id = tasks.add_task(TaskState::Dead, &[AttemptOutcome::Failed], 0);
     let (task, attempts) = &mut tasks.tasks[0];
@@ -158,14 +158,14 @@ fn a_replay_begins_its_attempts_again() {
     tasks.events.push(DeadTaskEvent { dead_at: at(300), ..tasks.events[0].clone() });
     tasks.journal.push(entry(id, 1, Moment::Begin, 200));
     tasks.journal.push(entry(id, 1, Moment::End(WorkEnd::Failed), 205));
-    assert_eq!(tasks.judged(), Vec::<String>::new());
+    assert_eq!(tasks.violations(), Vec::<String>::new());
     tasks.events.remove(0);
     tasks.is_accused_of("after 1 replays and has 1 dead-task events");
 }
 
 #[test]
 fn a_count_that_is_not_the_number_of_attempts_is_named() {
-    let mut tasks = TestTasks::good();
+    let mut tasks = TestTasks::valid();
     tasks.tasks[2].0.attempt_count = 2;
     tasks.is_accused_of("attempt_count of task");
 }
@@ -177,57 +177,57 @@ fn a_history_with_a_gap_or_a_repetition_is_named() {
         tasks.add_task(TaskState::Dead, &[AttemptOutcome::LeaseLost, AttemptOutcome::LeaseLost], 0);
         tasks.journal.clear();
         tasks.tasks[0].1[1].attempt = number;
-        let violations = tasks.judged();
+        let violations = tasks.violations();
         assert!(violations.iter().any(|it| it.contains("not one by one")), "{violations:#?}");
     }
 }
 
 #[test]
-fn a_history_that_is_told_out_of_order_is_named() {
-    let mut tasks = TestTasks::good();
+fn a_history_out_of_order_is_named() {
+    let mut tasks = TestTasks::valid();
     tasks.tasks[1].1[0].ended_at = Some(at(15));
     tasks.is_accused_of("not listed in the order");
 }
 
 #[test]
 fn an_attempt_that_never_ended_is_named() {
-    let mut tasks = TestTasks::good();
+    let mut tasks = TestTasks::valid();
     tasks.tasks[2].1[0].ended_at = None;
     tasks.is_accused_of("is recorded as canceled and as ended at None");
 }
 
 #[test]
-fn a_beginning_that_the_history_does_not_know_is_named() {
-    let mut tasks = TestTasks::good();
+fn a_start_missing_from_the_history_is_named() {
+    let mut tasks = TestTasks::valid();
     let id = tasks.tasks[3].0.id;
     tasks.journal.push(entry(id, 1, Moment::Begin, 50));
     tasks.is_accused_of("its history does not have it");
     // A released attempt does not count.
     tasks.journal.push(entry(id, 1, Moment::End(WorkEnd::Released), 51));
-    assert_eq!(tasks.judged(), Vec::<String>::new());
+    assert_eq!(tasks.violations(), Vec::<String>::new());
     tasks.journal[0].worker = "w2".into();
     tasks.journal[1].worker = "w2".into();
     tasks.is_accused_of("worker 'w2' began attempt 1");
 }
 
 #[test]
-fn work_on_a_task_that_the_store_does_not_know_is_named() {
-    let mut tasks = TestTasks::good();
+fn work_on_an_unknown_task_is_named() {
+    let mut tasks = TestTasks::valid();
     tasks.journal.push(entry(TaskId::generate(), 1, Moment::Begin, 50));
     tasks.is_accused_of("the store has no such task");
 }
 
 #[test]
-fn an_end_without_a_beginning_is_named() {
-    let mut tasks = TestTasks::good();
+fn an_end_without_a_start_is_named() {
+    let mut tasks = TestTasks::valid();
     let id = tasks.tasks[0].0.id;
     tasks.journal.push(entry(id, 2, Moment::End(WorkEnd::Ok), 60));
     tasks.is_accused_of("never began it");
 }
 
 #[test]
-fn a_success_that_nobody_brought_about_is_named() {
-    let mut tasks = TestTasks::good();
+fn a_success_without_a_finished_attempt_is_named() {
+    let mut tasks = TestTasks::valid();
     tasks.journal[3].moment = Moment::End(WorkEnd::Failed);
     tasks.is_accused_of("no worker finished its last attempt");
     tasks.journal.drain(2..4);
@@ -236,31 +236,31 @@ fn a_success_that_nobody_brought_about_is_named() {
 
 #[test]
 fn a_second_success_is_named() {
-    let mut tasks = TestTasks::good();
+    let mut tasks = TestTasks::valid();
     tasks.tasks[0].1[0].outcome = AttemptOutcome::Succeeded;
     tasks.is_accused_of("2 of its attempts succeeded");
 }
 
 #[test]
 fn too_many_attempts_are_named() {
-    let mut tasks = TestTasks::good();
+    let mut tasks = TestTasks::valid();
     tasks.tasks[1].0.max_attempts = 2;
     tasks.is_accused_of("was tried 3 times, at most 2 are allowed");
 }
 
 #[test]
-fn a_death_that_was_not_told_is_named() {
-    let mut tasks = TestTasks::good();
+fn a_death_without_an_event_is_named() {
+    let mut tasks = TestTasks::valid();
     tasks.events.clear();
     tasks.is_accused_of("is DEAD after 0 replays and has 0 dead-task events");
 }
 
 #[test]
-fn a_death_that_was_told_again_is_counted_apart() {
-    let mut tasks = TestTasks::good();
+fn a_repeated_event_is_counted() {
+    let mut tasks = TestTasks::valid();
     assert_eq!(repeated_events(&tasks.events), 0);
     tasks.events.push(tasks.events[0].clone());
-    assert_eq!(tasks.judged(), Vec::<String>::new());
+    assert_eq!(tasks.violations(), Vec::<String>::new());
     assert_eq!(repeated_events(&tasks.events), 1);
     // An event at another time is another death.
     tasks.events[1].dead_at = at(7);
@@ -269,23 +269,23 @@ fn a_death_that_was_told_again_is_counted_apart() {
 }
 
 #[test]
-fn an_event_of_what_did_not_die_is_named() {
-    let mut tasks = TestTasks::good();
+fn an_event_of_a_task_that_did_not_die_is_named() {
+    let mut tasks = TestTasks::valid();
     tasks.events[0].task_id = TaskId::generate();
-    let violations = tasks.judged();
+    let violations = tasks.violations();
     assert!(
         violations.iter().any(|it| it.contains("has a dead-task event, and the store has no such task")),
         "{violations:#?}"
     );
-    let mut tasks = TestTasks::good();
+    let mut tasks = TestTasks::valid();
     let alive = DeadTaskEvent { task_id: tasks.tasks[0].0.id, ..tasks.events[0].clone() };
     tasks.events.push(alive);
     tasks.is_accused_of("is SUCCEEDED after 0 replays and has 1 dead-task events");
 }
 
 #[test]
-fn an_event_that_tells_another_death_is_named() {
-    let mut tasks = TestTasks::good();
+fn an_event_with_another_death_is_named() {
+    let mut tasks = TestTasks::valid();
     tasks.events[0].reason = DeadReason::Permanent;
     tasks.is_accused_of("differs from its record");
 }
@@ -304,29 +304,29 @@ fn keyed(first: AttemptOutcome, state: TaskState, second_begins: i64) -> TestTas
 #[test]
 fn two_attempts_of_one_key_at_once_are_named() {
     let done = |second| keyed(AttemptOutcome::Succeeded, TaskState::Succeeded, second);
-    assert_eq!(done(5).judged(), Vec::<String>::new());
+    assert_eq!(done(5).violations(), Vec::<String>::new());
     done(4).is_accused_of("key 'k' of type mail: attempt 1 of task");
     // Other keys may run at the same time.
     let mut tasks = done(4);
     tasks.tasks[1].0.ordering_key = Some(Key::new("ordering key", "l").unwrap());
-    assert_eq!(tasks.judged(), Vec::<String>::new());
+    assert_eq!(tasks.violations(), Vec::<String>::new());
 }
 
 #[test]
 fn a_lost_worker_is_protected_for_its_lease_and_no_longer() {
     let lost = |second| keyed(AttemptOutcome::LeaseLost, TaskState::Dead, second);
-    assert_eq!(lost(30).judged(), Vec::<String>::new());
+    assert_eq!(lost(30).violations(), Vec::<String>::new());
     lost(28).is_accused_of("key 'k' of type mail: attempt 1 of task");
     // It may run on long after that without a violation.
     let mut tasks = lost(30);
     let late = entry(tasks.tasks[0].0.id, 1, Moment::End(WorkEnd::Ok), 90);
     tasks.journal.push(late);
-    assert_eq!(tasks.judged(), Vec::<String>::new());
+    assert_eq!(tasks.violations(), Vec::<String>::new());
 }
 
 #[test]
 fn two_attempts_of_one_task_at_once_are_named() {
-    let mut tasks = TestTasks::good();
+    let mut tasks = TestTasks::valid();
     tasks.journal[1].at = at(11);
     tasks.is_accused_of("attempt 2 of task");
 }
