@@ -1,4 +1,4 @@
-//! Runs the law against a store.
+//! Runs the tests of the law against a store.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -12,38 +12,38 @@ use tokio::time::Instant;
 
 use crate::harness::{AnyHarness, Harness};
 use crate::law::{Outcome, Report, Rule, TestReport};
-use crate::probe::{PATIENCE, Probe, Stop, soon};
+use crate::probe::{Probe, Stop, TIME_LIMIT, soon};
 use crate::rules::{self, Test};
 use crate::storm::{self, StormSettings};
 
-/// A test that has not ended by then will not end: no test waits so often with a deadline.
+/// Time limit of one test: more than all its waits parallel.
 fn test_limit(unit: Duration) -> Duration {
-    PATIENCE.max(unit * 10) * 8
+    TIME_LIMIT.max(unit * 10) * 8
 }
 
-/// How a run of the suite shall be.
+/// Settings of a run of the suite.
 #[derive(Clone)]
 pub struct Settings {
-    /// Decides every choice of chance; a report names it.
+    /// Seed of all random choices; a report names it.
     pub seed: u64,
-    /// The rules to try; all of them unless told otherwise.
+    /// The rules to test; by default all.
     pub rules: Vec<Rule>,
-    /// How long a lease lasts that a test waits for. Rounded up to the store's smallest unit of time.
+    /// Length of a lease whose expiry a test waits for. Rounded up to the store's smallest unit of time.
     pub unit: Duration,
     /// How many tests run at the same time.
     pub parallel: usize,
-    /// How many messages go through in one call at most: more than fit into the parameters of one SQL statement, unless
-    /// the store is too slow for that.
+    /// Number of messages in the largest calls: more than fit into the parameters of one SQL statement. Lower it for a
+    /// slow store.
     pub rows: usize,
-    /// The storm whose history is checked at the end.
+    /// The storm at the end of the run.
     pub storm: StormSettings,
-    /// What the names of the suite's queues begin with. They are removed at the end.
+    /// Prefix of the suite's queues, which are removed at the end.
     pub prefix: String,
-    /// Told of every test that has ended.
+    /// Called after every test.
     pub observer: Option<Observer>,
 }
 
-/// Somebody who is told of every test that has ended: the test, how many have ended, how many there are.
+/// A callback after every test, with the test, the number of finished tests and the number of all tests.
 pub type Observer = Arc<dyn Fn(&TestReport, usize, usize) + Send + Sync>;
 
 impl Default for Settings {
@@ -67,9 +67,9 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Tries every rule of the law on a store and reports what each came to.
+/// Tests every rule of the law on a store and reports the outcomes.
 ///
-/// Fails only when the store cannot be reached at all; whatever goes wrong later is a rule that is broken.
+/// Fails only when the store cannot be reached at all; later failures are reported as broken rules.
 pub async fn exercise<H: Harness>(harness: H, settings: Settings) -> Result<Report, MessagingError> {
     exercise_any(&harness, settings).await
 }
@@ -86,7 +86,7 @@ async fn try_rules(harness: &dyn AnyHarness, settings: Settings) -> Result<Repor
     let storm_tests = storm::tests(&settings.rules);
     let total = tests.len() + storm_tests.len();
     let mut reports: Vec<TestReport> = Vec::with_capacity(total);
-    let tell = |reports: &mut Vec<TestReport>, report: TestReport| {
+    let add_report = |reports: &mut Vec<TestReport>, report: TestReport| {
         if let Some(observer) = &settings.observer {
             observer(&report, reports.len() + 1, total);
         }
@@ -94,30 +94,30 @@ async fn try_rules(harness: &dyn AnyHarness, settings: Settings) -> Result<Repor
     };
 
     let run = |(index, test)| run(harness, &settings, &capabilities, index, test);
-    // Whoever takes the server away runs alone: the others promise nothing about a store that is not there.
-    let (alone, together): (Vec<_>, Vec<_>) = tests.iter().enumerate().partition(|(_, test)| test.is_disruptive());
-    let mut together = stream::iter(together).map(run).buffer_unordered(settings.parallel.max(1));
-    while let Some(report) = together.next().await {
-        tell(&mut reports, report);
+    // Tests that take the server away run alone: the others assume a reachable store.
+    let (disruptive, parallel): (Vec<_>, Vec<_>) = tests.iter().enumerate().partition(|(_, test)| test.is_disruptive());
+    let mut parallel = stream::iter(parallel).map(run).buffer_unordered(settings.parallel.max(1));
+    while let Some(report) = parallel.next().await {
+        add_report(&mut reports, report);
     }
-    drop(together);
+    drop(parallel);
     if !storm_tests.is_empty() {
         for report in storm::run(harness, &settings, &storm_tests).await {
-            tell(&mut reports, report);
+            add_report(&mut reports, report);
         }
     }
-    for test in alone {
+    for test in disruptive {
         let report = run(test).await;
-        tell(&mut reports, report);
+        add_report(&mut reports, report);
     }
-    // Tests come back in the order in which they ended; a report has them in the order in which they are written.
+    // Tests finish in any order; a report lists them in the order of the code.
     let order = |name| tests.iter().position(|test| test.name == name).unwrap_or(usize::MAX);
     reports.sort_by_key(|report| (report.rule, order(report.name), report.name));
-    let left_behind = leave(harness, &settings.prefix).await.err();
+    let left_behind = remove_leftovers(harness, &settings.prefix).await.err();
     Ok(Report::new(capabilities, settings.seed, reports, left_behind))
 }
 
-/// How long a lease must last that a test has to do something under: several round trips, however slow the store is.
+/// Length of a short lease: several round trips to the store.
 async fn fitting_unit(provider: &SharedProvider, unit: Duration) -> Result<Duration, MessagingError> {
     let mut slowest = Duration::ZERO;
     for _ in 0..3 {
@@ -128,14 +128,14 @@ async fn fitting_unit(provider: &SharedProvider, unit: Duration) -> Result<Durat
     Ok(unit.max(slowest * 10).max(provider.capabilities().limits.time_resolution))
 }
 
-/// Removes what the run may have left, through a connection that no restart has touched.
-async fn leave(harness: &dyn AnyHarness, prefix: &str) -> Result<(), MessagingError> {
+/// Removes queues that the run may have left, through a new connection.
+async fn remove_leftovers(harness: &dyn AnyHarness, prefix: &str) -> Result<(), MessagingError> {
     let provider = harness.open().await?;
     sweep(&provider, prefix).await?;
     provider.close(soon()).await
 }
 
-/// Removes every queue whose name begins with a run's prefix: what the run would remove itself if it came to its end.
+/// Removes every queue whose name begins with a run's prefix, as a complete run does itself.
 pub async fn sweep<A: QueueAdmin>(provider: &A, prefix: &str) -> Result<(), MessagingError> {
     for queue in provider.list_queues(soon()).await? {
         if queue.as_str().strip_prefix(prefix).is_some_and(|rest| rest.starts_with('_')) {
@@ -187,7 +187,7 @@ async fn attempt(harness: &dyn AnyHarness, settings: &Settings, index: usize, te
         Err(Stop::NotExercised(why)) => Outcome::NotExercised(why),
     };
     let cleaned = probe.clean_up().await;
-    // Closed already by some tests, cut off by others; nothing depends on it.
+    // Some tests have closed it or cut it off.
     let _ = probe.provider.close(soon()).await;
     match (outcome, cleaned) {
         (Outcome::Holds, Err(error)) => Outcome::Broken(format!("its queues could not be removed: {error}")),

@@ -1,4 +1,4 @@
-//! The parts of the contract that a wrapper passes on unchanged.
+//! Macros for wrappers that pass parts of the contract on unchanged.
 
 /// Passes [`QueueAdmin`](postrider_core::QueueAdmin) on to the field `inner`. The types of the contract must be in scope.
 #[macro_export]
@@ -13,7 +13,7 @@ macro_rules! forward_admin {
             archived: |this, queue, query, deadline| this.inner.archived(queue, query, deadline),
             again: |this, queue, id, deadline| this.inner.send_again(queue, id, deadline),
             now: |this, queue, id, deadline| this.inner.deliver_now(queue, id, deadline),
-            bury: |this, queue, id, reason, error, deadline| {
+            dead_letter: |this, queue, id, reason, error, deadline| {
                 this.inner.dead_letter_waiting(queue, id, reason, error, deadline)
             }
         );
@@ -21,13 +21,13 @@ macro_rules! forward_admin {
     (
         $wrapper:ident,
         pause: |$this:ident, $queue:ident, $deadline:ident| $pause:expr,
-        attempts: |$reader:ident, $of:ident, $id:ident, $until:ident| $attempts:expr,
-        peek: |$peeker:ident, $peeked:ident, $most:ident, $before:ident| $peek:expr,
-        page: |$looker:ident, $shown:ident, $wanted:ident, $within:ident| $page:expr,
-        archived: |$searcher:ident, $in:ident, $query:ident, $limit:ident| $archived:expr,
-        again: |$sender:ident, $to:ident, $original:ident, $end:ident| $again:expr,
-        now: |$hastener:ident, $at:ident, $late:ident, $stop:ident| $now:expr,
-        bury: |$burier:ident, $from:ident, $doomed:ident, $reason:ident, $error:ident, $last:ident| $bury:expr
+        attempts: |$attempts_this:ident, $attempts_queue:ident, $attempts_id:ident, $attempts_deadline:ident| $attempts:expr,
+        peek: |$peek_this:ident, $peek_queue:ident, $peek_limit:ident, $peek_deadline:ident| $peek:expr,
+        page: |$page_this:ident, $page_queue:ident, $page_query:ident, $page_deadline:ident| $page:expr,
+        archived: |$archived_this:ident, $archived_queue:ident, $archived_query:ident, $archived_deadline:ident| $archived:expr,
+        again: |$again_this:ident, $again_queue:ident, $again_id:ident, $again_deadline:ident| $again:expr,
+        now: |$now_this:ident, $now_queue:ident, $now_id:ident, $now_deadline:ident| $now:expr,
+        dead_letter: |$dead_letter_this:ident, $dead_letter_queue:ident, $dead_letter_id:ident, $dead_letter_reason:ident, $dead_letter_error:ident, $dead_letter_deadline:ident| $dead_letter:expr
     ) => {
         #[postrider_core::async_trait]
         impl<P: postrider_core::Provider> postrider_core::QueueAdmin for $wrapper<P> {
@@ -49,74 +49,74 @@ macro_rules! forward_admin {
 
             async fn peek(
                 &self,
-                $peeked: &QueueName,
-                $most: usize,
-                $before: Deadline,
+                $peek_queue: &QueueName,
+                $peek_limit: usize,
+                $peek_deadline: Deadline,
             ) -> Result<Vec<PeekedMessage>, MessagingError> {
-                let $peeker = self;
+                let $peek_this = self;
                 $peek.await
             }
 
             async fn peek_page(
                 &self,
-                $shown: &QueueName,
-                $wanted: &postrider_core::PeekQuery,
-                $within: Deadline,
+                $page_queue: &QueueName,
+                $page_query: &postrider_core::PeekQuery,
+                $page_deadline: Deadline,
             ) -> Result<postrider_core::PeekPage, MessagingError> {
-                let $looker = self;
+                let $page_this = self;
                 $page.await
             }
 
             async fn message_attempts(
                 &self,
-                $of: &QueueName,
-                $id: postrider_core::MessageId,
-                $until: Deadline,
+                $attempts_queue: &QueueName,
+                $attempts_id: postrider_core::MessageId,
+                $attempts_deadline: Deadline,
             ) -> Result<Vec<postrider_core::MessageAttempt>, MessagingError> {
-                let $reader = self;
+                let $attempts_this = self;
                 $attempts.await
             }
 
             async fn archived(
                 &self,
-                $in: &QueueName,
-                $query: &postrider_core::ArchiveQuery,
-                $limit: Deadline,
+                $archived_queue: &QueueName,
+                $archived_query: &postrider_core::ArchiveQuery,
+                $archived_deadline: Deadline,
             ) -> Result<postrider_core::ArchivePage, MessagingError> {
-                let $searcher = self;
+                let $archived_this = self;
                 $archived.await
             }
 
             async fn send_again(
                 &self,
-                $to: &QueueName,
-                $original: postrider_core::MessageId,
-                $end: Deadline,
+                $again_queue: &QueueName,
+                $again_id: postrider_core::MessageId,
+                $again_deadline: Deadline,
             ) -> Result<postrider_core::MessageId, MessagingError> {
-                let $sender = self;
+                let $again_this = self;
                 $again.await
             }
 
             async fn deliver_now(
                 &self,
-                $at: &QueueName,
-                $late: postrider_core::MessageId,
-                $stop: Deadline,
+                $now_queue: &QueueName,
+                $now_id: postrider_core::MessageId,
+                $now_deadline: Deadline,
             ) -> Result<(), MessagingError> {
-                let $hastener = self;
+                let $now_this = self;
                 $now.await
             }
 
             async fn dead_letter_waiting(
                 &self,
-                $from: &QueueName,
-                $doomed: postrider_core::MessageId,
-                $reason: postrider_core::DeadLetterReason,
-                $error: Option<String>,
-                $last: Deadline,
+                $dead_letter_queue: &QueueName,
+                $dead_letter_id: postrider_core::MessageId,
+                $dead_letter_reason: postrider_core::DeadLetterReason,
+                $dead_letter_error: Option<String>,
+                $dead_letter_deadline: Deadline,
             ) -> Result<(), MessagingError> {
-                let $burier = self;
-                $bury.await
+                let $dead_letter_this = self;
+                $dead_letter.await
             }
 
             async fn delete_waiting(
@@ -167,43 +167,43 @@ macro_rules! forward_dead_letters {
     };
     (
         $wrapper:ident,
-        list: |$lister:ident, $of:ident, $query:ident, $until:ident| $list:expr,
-        find: |$finder:ident, $in:ident, $sought:ident, $error:ident, $by:ident| $find:expr,
-        summaries: |$summer:ident, $summed:ident, $part:ident, $end:ident| $summaries:expr,
-        edit: |$editor:ident, $edited:ident, $letter:ident, $edit:ident, $within:ident| $change:expr,
-        redrive: |$this:ident, $queue:ident, $redrive:ident, $deadline:ident| $call:expr,
-        purge: |$purger:ident, $purged:ident, $selection:ident, $limit:ident| $purge:expr
+        list: |$list_this:ident, $list_queue:ident, $list_query:ident, $list_deadline:ident| $list:expr,
+        find: |$find_this:ident, $find_queue:ident, $find_selection:ident, $find_error:ident, $find_deadline:ident| $find:expr,
+        summaries: |$summaries_this:ident, $summaries_queue:ident, $summaries_query:ident, $summaries_deadline:ident| $summaries:expr,
+        edit: |$edit_this:ident, $edit_queue:ident, $edit_id:ident, $edit_edit:ident, $edit_deadline:ident| $edit_call:expr,
+        redrive: |$redrive_this:ident, $redrive_queue:ident, $redrive_redrive:ident, $redrive_deadline:ident| $redrive_call:expr,
+        purge: |$purge_this:ident, $purge_queue:ident, $purge_selection:ident, $purge_deadline:ident| $purge:expr
     ) => {
         #[postrider_core::async_trait]
         impl<P: postrider_core::Provider> postrider_core::DeadLetters for $wrapper<P> {
             async fn list_dead_letters(
                 &self,
-                $of: &QueueName,
-                $query: &DeadLetterQuery,
-                $until: Deadline,
+                $list_queue: &QueueName,
+                $list_query: &DeadLetterQuery,
+                $list_deadline: Deadline,
             ) -> Result<DeadLetterPage, MessagingError> {
-                let $lister = self;
+                let $list_this = self;
                 $list.await
             }
 
             async fn find_dead_letters(
                 &self,
-                $in: &QueueName,
-                $sought: &DeadLetterSelection,
-                $error: Option<&str>,
-                $by: Deadline,
+                $find_queue: &QueueName,
+                $find_selection: &DeadLetterSelection,
+                $find_error: Option<&str>,
+                $find_deadline: Deadline,
             ) -> Result<Vec<MessageId>, MessagingError> {
-                let $finder = self;
+                let $find_this = self;
                 $find.await
             }
 
             async fn list_dead_letter_summaries(
                 &self,
-                $summed: &QueueName,
-                $part: &DeadLetterQuery,
-                $end: Deadline,
+                $summaries_queue: &QueueName,
+                $summaries_query: &DeadLetterQuery,
+                $summaries_deadline: Deadline,
             ) -> Result<postrider_core::DeadLetterSummaryPage, MessagingError> {
-                let $summer = self;
+                let $summaries_this = self;
                 $summaries.await
             }
 
@@ -218,32 +218,32 @@ macro_rules! forward_dead_letters {
 
             async fn edit_dead_letter(
                 &self,
-                $edited: &QueueName,
-                $letter: MessageId,
-                $edit: DeadLetterEdit,
-                $within: Deadline,
+                $edit_queue: &QueueName,
+                $edit_id: MessageId,
+                $edit_edit: DeadLetterEdit,
+                $edit_deadline: Deadline,
             ) -> Result<DeadLetter, MessagingError> {
-                let $editor = self;
-                $change.await
+                let $edit_this = self;
+                $edit_call.await
             }
 
             async fn redrive_dead_letters(
                 &self,
-                $queue: &QueueName,
-                $redrive: &Redrive,
-                $deadline: Deadline,
+                $redrive_queue: &QueueName,
+                $redrive_redrive: &Redrive,
+                $redrive_deadline: Deadline,
             ) -> Result<RedriveReport, MessagingError> {
-                let $this = self;
-                $call.await
+                let $redrive_this = self;
+                $redrive_call.await
             }
 
             async fn purge_dead_letters(
                 &self,
-                $purged: &QueueName,
-                $selection: &DeadLetterSelection,
-                $limit: Deadline,
+                $purge_queue: &QueueName,
+                $purge_selection: &DeadLetterSelection,
+                $purge_deadline: Deadline,
             ) -> Result<u64, MessagingError> {
-                let $purger = self;
+                let $purge_this = self;
                 $purge.await
             }
         }

@@ -1,4 +1,4 @@
-//! What the suite needs to know of a provider under test, apart from the contract.
+//! How the suite reaches a provider under test.
 
 use std::future::Future;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use postrider_core::{MessagingError, Provider, SharedProvider};
 
-/// By how much a worker's clock is wrong.
+/// The error of a worker's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockShift {
-    /// It shows a later time than the store's.
+    /// Ahead of the store's clock.
     Ahead(Duration),
-    /// It shows an earlier time than the store's.
+    /// Behind the store's clock.
     Behind(Duration),
 }
 
 /// How the suite reaches the store under test.
 ///
-/// Every function or closure that opens a connection is one:
+/// Any function or closure that opens a connection implements it:
 ///
 /// ```
 /// use postrider_conformance::{Settings, exercise};
@@ -39,14 +39,14 @@ pub trait Harness: Send + Sync + 'static {
     /// Opens one more connection to the same store: another worker.
     fn open(&self) -> impl Future<Output = Result<Self::Provider, MessagingError>> + Send;
 
-    /// Takes the server away, or cuts the network, and brings it back; connections stay open meanwhile. Without this
-    /// hook, recovery (L14) is not exercised, and L1 not over a restart.
+    /// Stops the server or cuts the network, and restores it; the provider's connections are not closed. Without this
+    /// hook, recovery (L14) and durability over a restart (L1) are not exercised.
     fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
         None
     }
 
-    /// Opens a connection for a worker whose clock is wrong. Without this hook, only the ids of senders with wrong
-    /// clocks are tried of L16.
+    /// Opens a connection for a worker whose clock is wrong. Without this hook, L16 is tested only with ids of wrong
+    /// clocks.
     fn open_with_clock(&self, shift: ClockShift) -> Option<BoxFuture<'_, Result<Self::Provider, MessagingError>>> {
         let _ = shift;
         None
@@ -66,8 +66,7 @@ where
     }
 }
 
-/// A harness whose provider's type is hidden. The suite itself knows no other, so that it is compiled once and not for
-/// every store.
+/// A harness without its provider's type, so that the suite is compiled once instead of for every store.
 pub(crate) trait AnyHarness: Send + Sync {
     /// [`Harness::open`]
     fn open(&self) -> BoxFuture<'_, Result<SharedProvider, MessagingError>>;

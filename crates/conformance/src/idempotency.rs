@@ -1,7 +1,7 @@
-//! The suite that judges every store of idempotency records.
+//! The suite for stores of idempotency records.
 //!
-//! As with providers, a store is seen only from outside. Each test has a name and keys of its own; stores that break one
-//! rule each, in the tests of this crate, show that each can fail.
+//! As with providers, a store is tested only from outside. Each test has its own name and keys; stores that break one
+//! rule each, in the tests of this crate, show that each test can fail.
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use uuid::Uuid;
 use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
 use crate::records_finding::RecordsFinding;
 
-/// How the suite reaches a store of records, and lets its time pass.
+/// How the suite reaches a store of records and advances its clock.
 pub trait IdempotencyHarness: Send + Sync {
     /// The store under test.
     type Store: IdempotencyStore;
 
-    /// Opens one more connection to the same store: another worker.
+    /// Opens a further connection to the same store: another worker.
     fn open(&self) -> impl Future<Output = Result<Self::Store, MessagingError>> + Send;
 
-    /// Lets that much time pass by the store's clock.
+    /// Lets `time` pass on the store's clock.
     fn elapse(&self, time: Duration) -> impl Future<Output = ()> + Send;
 }
 
@@ -32,30 +32,30 @@ const INSTANT: Duration = Duration::from_millis(1);
 pub async fn exercise_idempotency<H: IdempotencyHarness>(harness: &H) -> Vec<RecordsFinding> {
     macro_rules! run {
         ($($test:ident,)*) => {
-            vec![$(RecordsFinding::of(stringify!($test), $test(&Bench { harness, run: Uuid::new_v4() }).await),)*]
+            vec![$(RecordsFinding::of(stringify!($test), $test(&Fixture { harness, run: Uuid::new_v4() }).await),)*]
         };
     }
     run![
-        work_that_is_done_stays_done_for_everybody,
-        work_under_way_is_somebodys_alone,
+        completed_work_stays_done_for_every_worker,
+        running_work_has_one_worker,
         concurrent_beginnings_yield_one_worker,
-        work_of_a_crashed_worker_can_be_begun_when_its_lease_has_run_out,
+        work_of_a_crashed_worker_can_begin_again_after_its_lease,
         a_lease_can_be_extended,
-        a_late_worker_cannot_touch_what_somebody_else_has_begun,
-        a_late_worker_whose_work_nobody_has_begun_may_complete_it,
-        work_that_was_given_up_can_be_begun_at_once,
-        work_that_is_done_cannot_be_given_up,
-        old_records_are_forgotten_and_no_others,
+        a_late_worker_cannot_change_work_that_another_has_begun,
+        a_late_worker_may_complete_work_that_no_other_has_begun,
+        abandoned_work_can_begin_again_at_once,
+        completed_work_cannot_be_abandoned,
+        only_old_records_are_forgotten,
         a_lease_without_length_is_refused,
     ]
 }
 
-struct Bench<'h, H> {
+struct Fixture<'h, H> {
     harness: &'h H,
     run: Uuid,
 }
 
-impl<H: IdempotencyHarness> Bench<'_, H> {
+impl<H: IdempotencyHarness> Fixture<'_, H> {
     fn key(&self, name: &str) -> Result<IdempotencyKey, Stop> {
         Ok(IdempotencyKey::new(format!("{}/{name}", self.run))?)
     }
@@ -75,7 +75,7 @@ async fn fresh<S: IdempotencyStore>(store: &S, key: &IdempotencyKey) -> Result<I
             ensure_same("the token's key", token.key(), key)?;
             Ok(token)
         }
-        other => violation(format!("work that nobody does is {other:?}")),
+        other => violation(format!("new work is {other:?}")),
     }
 }
 
@@ -88,29 +88,29 @@ fn ensure_busy(begun: Begun, at_most: Duration) -> Check {
     }
 }
 
-async fn work_that_is_done_stays_done_for_everybody<H: IdempotencyHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, key) = (bench.open().await?, bench.open().await?, bench.key("done")?);
+async fn completed_work_stays_done_for_every_worker<H: IdempotencyHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, key) = (fixture.open().await?, fixture.open().await?, fixture.key("done")?);
     let token = fresh(&store, &key).await?;
     ensure_same("a completion", store.complete(&token, soon()).await?, Standing::Held)?;
-    bench.harness.elapse(LEASE * 100).await;
+    fixture.harness.elapse(LEASE * 100).await;
     ensure_same("done work", begin(&other, &key).await?, Begun::Done)?;
     ensure_same("a second completion", other.complete(&token, soon()).await?, Standing::Held)?;
-    fresh(&other, &bench.key("another")?).await.map(drop)
+    fresh(&other, &fixture.key("another")?).await.map(drop)
 }
 
-async fn work_under_way_is_somebodys_alone<H: IdempotencyHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, key) = (bench.open().await?, bench.open().await?, bench.key("busy")?);
+async fn running_work_has_one_worker<H: IdempotencyHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, key) = (fixture.open().await?, fixture.open().await?, fixture.key("busy")?);
     let token = fresh(&store, &key).await?;
     ensure_busy(begin(&store, &key).await?, LEASE)?;
-    bench.harness.elapse(LEASE / 2).await;
+    fixture.harness.elapse(LEASE / 2).await;
     ensure_busy(begin(&other, &key).await?, LEASE / 2)?;
     ensure_same("a completion", store.complete(&token, soon()).await?, Standing::Held)
 }
 
-async fn concurrent_beginnings_yield_one_worker<H: IdempotencyHarness>(bench: &Bench<'_, H>) -> Check {
-    let stores = [bench.open().await?, bench.open().await?, bench.open().await?];
+async fn concurrent_beginnings_yield_one_worker<H: IdempotencyHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let stores = [fixture.open().await?, fixture.open().await?, fixture.open().await?];
     for round in 0..20 {
-        let key = bench.key(&format!("race {round}"))?;
+        let key = fixture.key(&format!("race {round}"))?;
         let begun = join_all((0..12).map(|worker| stores[worker % 3].begin(&key, LEASE, soon()))).await;
         let begun = begun.into_iter().collect::<Result<Vec<_>, _>>()?;
         let workers = begun.iter().filter(|begun| matches!(begun, Begun::Fresh(_))).count();
@@ -119,32 +119,34 @@ async fn concurrent_beginnings_yield_one_worker<H: IdempotencyHarness>(bench: &B
     Ok(())
 }
 
-async fn work_of_a_crashed_worker_can_be_begun_when_its_lease_has_run_out<H: IdempotencyHarness>(
-    bench: &Bench<'_, H>,
+async fn work_of_a_crashed_worker_can_begin_again_after_its_lease<H: IdempotencyHarness>(
+    fixture: &Fixture<'_, H>,
 ) -> Check {
-    let (store, key) = (bench.open().await?, bench.key("crashed")?);
+    let (store, key) = (fixture.open().await?, fixture.key("crashed")?);
     let first = fresh(&store, &key).await?;
-    bench.harness.elapse(LEASE + INSTANT).await;
+    fixture.harness.elapse(LEASE + INSTANT).await;
     let second = fresh(&store, &key).await?;
     ensure(first != second, || "both beginnings have the same token".into())
 }
 
-async fn a_lease_can_be_extended<H: IdempotencyHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, key) = (bench.open().await?, bench.open().await?, bench.key("extended")?);
+async fn a_lease_can_be_extended<H: IdempotencyHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, key) = (fixture.open().await?, fixture.open().await?, fixture.key("extended")?);
     let token = fresh(&store, &key).await?;
-    bench.harness.elapse(LEASE / 2).await;
+    fixture.harness.elapse(LEASE / 2).await;
     ensure_same("an extension", store.extend(&token, LEASE, soon()).await?, Standing::Held)?;
-    bench.harness.elapse(LEASE * 3 / 4).await;
+    fixture.harness.elapse(LEASE * 3 / 4).await;
     ensure_busy(begin(&other, &key).await?, LEASE / 4)?;
-    bench.harness.elapse(LEASE / 4 + INSTANT).await;
+    fixture.harness.elapse(LEASE / 4 + INSTANT).await;
     fresh(&other, &key).await?;
     ensure_same("a late extension", store.extend(&token, LEASE, soon()).await?, Standing::Lost)
 }
 
-async fn a_late_worker_cannot_touch_what_somebody_else_has_begun<H: IdempotencyHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, key) = (bench.open().await?, bench.open().await?, bench.key("fenced")?);
+async fn a_late_worker_cannot_change_work_that_another_has_begun<H: IdempotencyHarness>(
+    fixture: &Fixture<'_, H>,
+) -> Check {
+    let (store, other, key) = (fixture.open().await?, fixture.open().await?, fixture.key("fenced")?);
     let late = fresh(&store, &key).await?;
-    bench.harness.elapse(LEASE + INSTANT).await;
+    fixture.harness.elapse(LEASE + INSTANT).await;
     let newer = fresh(&other, &key).await?;
     ensure_same("a late completion", store.complete(&late, soon()).await?, Standing::Lost)?;
     ensure_same("a late abandonment", store.abandon(&late, soon()).await?, Standing::Lost)?;
@@ -153,60 +155,60 @@ async fn a_late_worker_cannot_touch_what_somebody_else_has_begun<H: IdempotencyH
     ensure_same("a late completion of done work", store.complete(&late, soon()).await?, Standing::Lost)
 }
 
-async fn a_late_worker_whose_work_nobody_has_begun_may_complete_it<H: IdempotencyHarness>(
-    bench: &Bench<'_, H>,
+async fn a_late_worker_may_complete_work_that_no_other_has_begun<H: IdempotencyHarness>(
+    fixture: &Fixture<'_, H>,
 ) -> Check {
-    let (store, key) = (bench.open().await?, bench.key("late")?);
+    let (store, key) = (fixture.open().await?, fixture.key("late")?);
     let token = fresh(&store, &key).await?;
-    bench.harness.elapse(LEASE * 2).await;
+    fixture.harness.elapse(LEASE * 2).await;
     ensure_same("a completion", store.complete(&token, soon()).await?, Standing::Held)?;
     ensure_same("done work", begin(&store, &key).await?, Begun::Done)
 }
 
-async fn work_that_was_given_up_can_be_begun_at_once<H: IdempotencyHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, key) = (bench.open().await?, bench.key("given up")?);
+async fn abandoned_work_can_begin_again_at_once<H: IdempotencyHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, key) = (fixture.open().await?, fixture.key("given up")?);
     let token = fresh(&store, &key).await?;
     ensure_same("an abandonment", store.abandon(&token, soon()).await?, Standing::Held)?;
     ensure_same("a second abandonment", store.abandon(&token, soon()).await?, Standing::Lost)?;
     fresh(&store, &key).await?;
-    ensure_same("a completion of what was given up", store.complete(&token, soon()).await?, Standing::Lost)
+    ensure_same("a completion of abandoned work", store.complete(&token, soon()).await?, Standing::Lost)
 }
 
-async fn work_that_is_done_cannot_be_given_up<H: IdempotencyHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, key) = (bench.open().await?, bench.key("finished")?);
+async fn completed_work_cannot_be_abandoned<H: IdempotencyHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, key) = (fixture.open().await?, fixture.key("finished")?);
     let token = fresh(&store, &key).await?;
     ensure_same("a completion", store.complete(&token, soon()).await?, Standing::Held)?;
     ensure_same("an abandonment", store.abandon(&token, soon()).await?, Standing::Held)?;
     ensure_same("an extension", store.extend(&token, LEASE, soon()).await?, Standing::Held)?;
-    bench.harness.elapse(LEASE * 2).await;
+    fixture.harness.elapse(LEASE * 2).await;
     ensure_same("done work", begin(&store, &key).await?, Begun::Done)
 }
 
-async fn old_records_are_forgotten_and_no_others<H: IdempotencyHarness>(bench: &Bench<'_, H>) -> Check {
-    let store = bench.open().await?;
-    // What other tests have left is older than anything here.
+async fn only_old_records_are_forgotten<H: IdempotencyHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let store = fixture.open().await?;
+    // Records of other tests are older than any here.
     store.forget(Duration::ZERO, soon()).await?;
     for number in 0..2500 {
-        let token = fresh(&store, &bench.key(&format!("old {number}"))?).await?;
+        let token = fresh(&store, &fixture.key(&format!("old {number}"))?).await?;
         ensure_same("a completion", store.complete(&token, soon()).await?, Standing::Held)?;
     }
-    let crashed = bench.key("crashed")?;
+    let crashed = fixture.key("crashed")?;
     fresh(&store, &crashed).await?;
-    bench.harness.elapse(LEASE * 10).await;
-    let (young, running) = (bench.key("young")?, bench.key("running")?);
+    fixture.harness.elapse(LEASE * 10).await;
+    let (young, running) = (fixture.key("young")?, fixture.key("running")?);
     let token = fresh(&store, &young).await?;
     ensure_same("a completion", store.complete(&token, soon()).await?, Standing::Held)?;
-    bench.harness.elapse(LEASE).await;
+    fixture.harness.elapse(LEASE).await;
     fresh(&store, &running).await?;
     ensure_same("the number of forgotten records", store.forget(LEASE * 5, soon()).await?, 2501)?;
     ensure_same("young work", begin(&store, &young).await?, Begun::Done)?;
     ensure_busy(begin(&store, &running).await?, LEASE)?;
-    fresh(&store, &bench.key("old 7")?).await?;
-    ensure_same("what is left to forget", store.forget(LEASE * 5, soon()).await?, 0)
+    fresh(&store, &fixture.key("old 7")?).await?;
+    ensure_same("the number of records left to forget", store.forget(LEASE * 5, soon()).await?, 0)
 }
 
-async fn a_lease_without_length_is_refused<H: IdempotencyHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, key) = (bench.open().await?, bench.key("zero")?);
+async fn a_lease_without_length_is_refused<H: IdempotencyHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, key) = (fixture.open().await?, fixture.key("zero")?);
     for lease in [Duration::ZERO, Duration::MAX] {
         let refused = store.begin(&key, lease, soon()).await;
         ensure(matches!(refused, Err(MessagingError::InvalidInput { .. })), || format!("{lease:?}: {refused:?}"))?;

@@ -1,4 +1,4 @@
-//! The sixteen rules, and what can be said about each after a run.
+//! The sixteen rules and their outcomes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,8 +27,8 @@ macro_rules! rules {
                 match self { $(Self::$rule => $title,)* }
             }
 
-            /// The capability by which a provider says how it keeps the rule. Being honest about capabilities is not
-            /// one that could be emulated.
+            /// The capability that declares how a provider keeps the rule; `None` for honest capabilities, which cannot be
+            /// emulated.
             pub const fn feature(self) -> Option<Feature> {
                 match self { $(Self::$rule => rules!(@feature $feature),)* }
             }
@@ -72,19 +72,19 @@ impl FromStr for Rule {
         Self::ALL
             .into_iter()
             .find(|rule| Some(rule.number()) == number)
-            .ok_or_else(|| format!("'{text}' is no rule; the rules are L1 to L16"))
+            .ok_or_else(|| format!("unknown rule '{text}'; the rules are L1 to L16"))
     }
 }
 
-/// What a test, or a rule, came to.
+/// The outcome of a test or a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It holds.
     Holds,
-    /// The provider refuses the feature, and says so when it is used.
+    /// The provider declares the feature refused and rejects its use.
     Refused(String),
-    /// It could not be tried.
+    /// It could not be tested.
     NotExercised(String),
     /// It does not hold.
     Broken(String),
@@ -101,7 +101,7 @@ impl Outcome {
         }
     }
 
-    /// Why, unless it simply holds.
+    /// The reason, unless it holds.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Holds => None,
@@ -110,25 +110,25 @@ impl Outcome {
     }
 }
 
-/// One named test of a rule, after it was run.
+/// The result of one test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TestReport {
-    /// The rule that it is for.
+    /// The rule that it tests.
     pub rule: Rule,
     /// Its name.
     pub name: &'static str,
-    /// What it came to.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// A rule, after all of its tests were run.
+/// The result of one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleReport {
     /// The rule.
     pub rule: Rule,
-    /// What it came to.
+    /// The outcome.
     pub outcome: Outcome,
-    /// How the provider says that it keeps it.
+    /// How the provider declares that it keeps the rule.
     pub support: Support,
     /// Its tests.
     pub tests: Vec<TestReport>,
@@ -149,7 +149,7 @@ impl RuleReport {
         }
     }
 
-    /// What a person should know: what is wrong, what was left out, or what the emulation costs.
+    /// What is broken, what was left out, or the cost of the emulation.
     pub fn reason(&self) -> Option<String> {
         if let Some(reason) = self.outcome.reason() {
             return Some(reason.to_owned());
@@ -188,18 +188,18 @@ fn summary(tests: &[TestReport]) -> Outcome {
     }
 }
 
-/// The whole law, after a run.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The provider's name.
     pub provider: &'static str,
-    /// The seed by which the run can be repeated.
+    /// The seed that repeats the run.
     pub seed: u64,
     /// Every rule, in order.
     pub rules: Vec<RuleReport>,
-    /// What the provider says of itself.
+    /// The capabilities that the provider declares.
     pub capabilities: Capabilities,
-    /// Why queues of the run could not be removed, if that is so.
+    /// Why queues of the run could not be removed.
     pub left_behind: Option<String>,
 }
 
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_holds_tells_what_was_left_out() {
+    fn a_rule_that_holds_names_the_tests_left_out() {
         let tests = vec![test("a", Outcome::Holds), test("b", Outcome::Refused("no keys".into()))];
         let report = Report::new(Capabilities::native("paper"), 7, tests, None);
         assert_eq!(report.rule(Rule::L1).outcome, Outcome::Holds);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_read_by_their_number() {
+    fn rules_are_parsed_by_number() {
         assert_eq!("l16".parse::<Rule>().unwrap(), Rule::L16);
         assert!("L17".parse::<Rule>().is_err() && "x".parse::<Rule>().is_err());
     }

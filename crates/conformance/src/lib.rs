@@ -1,19 +1,19 @@
-//! The suite that judges every provider, and the checker that judges every history.
+//! The suite that tests every provider, and the checker that checks every history.
 //!
-//! **The idea.** A provider is not trusted because of how it is written but because of how it behaves. [`exercise`]
-//! tries each of the sixteen rules on a live store, switched by what the provider declares, and ends with a storm of
-//! concurrent workers whose recorded [`history`] is checked for everything that must never happen. With the feature
+//! **The idea.** A provider is trusted for its behaviour and not for its code. [`exercise`] tests each of the sixteen
+//! rules on a live store, as far as the provider's capabilities go, and ends with a storm of concurrent workers whose
+//! recorded [`history`] is checked for breaches of the law. With the feature
 //! `model`, `compare_with_model` runs generated programs on the in-memory reference and on a provider and compares.
-//! What stands beside queues is judged in the same way: [`exercise_idempotency`],
+//! The stores beside queues have suites of the same kind: [`exercise_idempotency`],
 //! [`exercise_state_records`], [`exercise_tasks`].
 //!
 //! **The invariant.** The suite sees a provider only from outside, through the contract and its own monotonic clock,
-//! and it accuses only when no order of events could excuse what it saw. That it can accuse at all is shown by
-//! [`broken`] providers: each breaks one rule, and the test named for that rule must catch it.
+//! and it accuses only when no order of events could excuse what it saw. [`broken`] providers show that it can
+//! accuse: each breaks one rule, and the test named for that fault must catch it.
 //!
-//! **What was rejected.** Hooks inside providers that let a test look at their tables: a third party's provider has
-//! none, and a test that reads tables proves tables. Sleeping for a lease's length: a test waits for what the store
-//! does, with a deadline, and measures how long it took.
+//! **What was rejected.** Hooks inside providers that let a test read their tables: a third party's provider has none,
+//! and tables are not behaviour. Sleeping for a lease's length: a test waits for what the store does, with a deadline,
+//! and measures how long it took.
 
 pub mod broken;
 pub mod checker;

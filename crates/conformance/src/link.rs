@@ -1,8 +1,7 @@
-//! A network between a worker and its store that can be cut and that can lose answers.
+//! A simulated network link between a worker and its store that can be cut and can lose answers.
 //!
-//! It makes any provider behave as if its store were far away: calls wait while the link is down, as a provider does
-//! that reconnects by itself, and an answer that is lost leaves the caller with an unknown outcome. With a fixed seed it
-//! loses the same answers in every run.
+//! Calls wait while the link is down, as with a provider that reconnects by itself, and a lost answer leaves the caller
+//! with an unknown outcome. With a fixed seed the same answers are lost in every run.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,48 +12,48 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::watch;
 
-/// A cable that can be cut. Clones are the same cable.
+/// A link that can be cut. Clones share the link.
 #[derive(Debug, Clone)]
-pub struct Cable {
+pub struct Link {
     up: watch::Sender<bool>,
-    chance: Arc<Mutex<StdRng>>,
+    rng: Arc<Mutex<StdRng>>,
     lost_answers: f64,
-    /// What a call does while the cable is cut.
+    /// What a call does while the link is cut.
     while_cut: WhileCut,
-    /// How long a call is on its way.
+    /// The round-trip time of a call.
     latency: Duration,
 }
 
-/// What a call does while the cable is cut.
+/// What a call does while the link is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WhileCut {
     Waits,
     Fails,
 }
 
-impl Cable {
-    /// A cable that loses nothing until it is cut.
+impl Link {
+    /// A link that loses nothing until it is cut.
     pub fn new() -> Self {
         Self::losing(0.0, 0)
     }
 
-    /// A cable that loses this part of all answers to sends and settles, by the chance of `seed`.
+    /// A link that loses this fraction of all answers to sends and settles, by a generator seeded with `seed`.
     pub fn losing(lost_answers: f64, seed: u64) -> Self {
-        let chance = Arc::new(Mutex::new(StdRng::seed_from_u64(seed)));
-        Self { up: watch::Sender::new(true), chance, lost_answers, while_cut: WhileCut::Waits, latency: Duration::ZERO }
+        let rng = Arc::new(Mutex::new(StdRng::seed_from_u64(seed)));
+        Self { up: watch::Sender::new(true), rng, lost_answers, while_cut: WhileCut::Waits, latency: Duration::ZERO }
     }
 
-    /// A cable on which calls fail at once while it is cut, instead of waiting for it.
+    /// A link on which calls fail at once while it is cut.
     pub fn failing_while_cut() -> Self {
         Self { while_cut: WhileCut::Fails, ..Self::new() }
     }
 
-    /// A cable on which every call takes that long.
+    /// A link on which every call takes `latency`.
     pub fn slow(latency: Duration) -> Self {
         Self { latency, ..Self::new() }
     }
 
-    /// Cuts the cable for that long.
+    /// Cuts the link for `time`.
     pub async fn cut(&self, time: Duration) {
         self.up.send_replace(false);
         tokio::time::sleep(time).await;
@@ -62,39 +61,39 @@ impl Cable {
     }
 
     fn loses_answer(&self) -> bool {
-        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
-        self.lost_answers > 0.0 && chance.random_bool(self.lost_answers)
+        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lost_answers > 0.0 && rng.random_bool(self.lost_answers)
     }
 }
 
-impl Default for Cable {
+impl Default for Link {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// A provider at the other end of a [`Cable`].
+/// A provider behind a [`Link`].
 #[derive(Debug, Clone)]
-pub struct Link<P> {
+pub struct LinkedProvider<P> {
     inner: P,
-    cable: Cable,
+    link: Link,
     capabilities: Capabilities,
 }
 
-impl<P: MessagingService> Link<P> {
-    /// Puts the cable between the caller and `inner`.
-    pub fn new(inner: P, cable: Cable) -> Self {
-        let recovery = Support::emulated(match cable.while_cut {
+impl<P: MessagingService> LinkedProvider<P> {
+    /// Puts the link between the caller and `inner`.
+    pub fn new(inner: P, link: Link) -> Self {
+        let recovery = Support::emulated(match link.while_cut {
             WhileCut::Waits => "calls wait until the link is up again",
             WhileCut::Fails => "calls fail until the link is up again",
         });
         let capabilities = inner.capabilities().clone().with(Feature::Recovery, recovery);
-        Self { inner, cable, capabilities }
+        Self { inner, link, capabilities }
     }
 
     async fn connected(&self, deadline: Deadline) -> Result<(), MessagingError> {
-        let mut up = self.cable.up.subscribe();
-        let deadline = match self.cable.while_cut {
+        let mut up = self.link.up.subscribe();
+        let deadline = match self.link.while_cut {
             WhileCut::Waits => deadline,
             WhileCut::Fails => Deadline::after(Duration::ZERO),
         };
@@ -108,11 +107,11 @@ impl<P: MessagingService> Link<P> {
         }
     }
 
-    /// Half of the latency there, half of it back.
+    /// Waits half the latency: one direction.
     async fn travel(&self) {
-        // Even a sleep of no length would take a tick of the timer.
-        if !self.cable.latency.is_zero() {
-            tokio::time::sleep(self.cable.latency / 2).await;
+        // A sleep of zero would still take a tick of the timer.
+        if !self.link.latency.is_zero() {
+            tokio::time::sleep(self.link.latency / 2).await;
         }
     }
 
@@ -128,7 +127,7 @@ impl<P: MessagingService> Link<P> {
         answer
     }
 
-    /// A call that changes something: its answer can be lost after the fact.
+    /// Makes a call that changes the store; its answer can be lost.
     async fn change<T>(
         &self,
         operation: &'static str,
@@ -137,7 +136,7 @@ impl<P: MessagingService> Link<P> {
         call: impl Future<Output = Result<T, MessagingError>>,
     ) -> Result<T, MessagingError> {
         let answer = self.call(deadline, call).await?;
-        if self.cable.loses_answer() {
+        if self.link.loses_answer() {
             return Err(MessagingError::OutcomeUnknown { operation, ids, source: None });
         }
         Ok(answer)
@@ -145,7 +144,7 @@ impl<P: MessagingService> Link<P> {
 }
 
 #[async_trait]
-impl<P: MessagingService> MessagingService for Link<P> {
+impl<P: MessagingService> MessagingService for LinkedProvider<P> {
     fn provider_name(&self) -> &'static str {
         self.inner.provider_name()
     }
@@ -216,5 +215,5 @@ impl<P: MessagingService> MessagingService for Link<P> {
     }
 }
 
-crate::forward_admin!(Link);
-crate::forward_dead_letters!(Link);
+crate::forward_admin!(LinkedProvider);
+crate::forward_dead_letters!(LinkedProvider);

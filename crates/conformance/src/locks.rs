@@ -1,7 +1,7 @@
-//! Somebody's open transaction has messages that are in hand here, and nobody waits for it.
+//! Tests that no call waits for another client's open transaction on leased messages.
 //!
-//! A provider's test sets a [`Scene`], ends the messages that it names in a transaction of its own, and has the provider
-//! judged while that is open and when it was committed. A breach is told in a sentence.
+//! A provider's test sets up a [`Scene`], ends the messages that it names in its own transaction, and lets the scene
+//! test the provider while the transaction is open and after its commit. The error is a breach.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use postrider_core::{
 
 use crate::probe::{LONG, soon};
 
-/// Shorter than a statement waits for a lock unless it is told otherwise, and longer than a busy machine takes for a few.
+/// Time limit of a step: shorter than the default lock wait of a statement, longer than a busy machine takes.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
-/// So many of the messages in hand are somebody's.
+/// The number of leased messages that the transaction ends.
 const TAKEN: usize = 3;
 
-/// As many are free as [`Scene::judge`] ends.
+/// The number of further leased messages: those that [`Scene::judge`] ends.
 const FREE: usize = 5;
 
-/// Messages in hand, some of which somebody else is about to have.
+/// Leased messages, some of which another client's transaction is about to end.
 #[derive(Debug)]
 pub struct Scene<'p, P> {
     provider: &'p P,
     queue: QueueName,
     taken: Vec<ReceiptHandle>,
-    /// One of those that are taken, to be dropped.
+    /// One of the taken messages, to be dropped.
     dropped: QueuedMessage,
     free: Vec<QueuedMessage>,
 }
@@ -45,24 +45,26 @@ async fn at_once<T>(what: &str, work: impl Future<Output = Result<T, MessagingEr
     done.map_err(|error| format!("{what}: {error}"))
 }
 
-/// The first `taken` must have been told that somebody has them, and the others to be done.
+/// The first `taken` answers must be `MessageLeased`, the others done.
 fn ensure_passed_by<T: fmt::Debug>(
     what: &str,
     answers: &[Result<T, MessagingError>],
     taken: usize,
 ) -> Result<(), String> {
-    for (place, answer) in answers.iter().enumerate() {
+    for (row, answer) in answers.iter().enumerate() {
         match answer {
-            Err(MessagingError::MessageLeased { .. }) if place < taken => {}
-            Ok(_) if place >= taken => {}
-            answer => return Err(format!("{what}: row {place}, of which {taken} are taken, answered {answer:?}")),
+            Err(MessagingError::MessageLeased { .. }) if row < taken => {}
+            Ok(_) if row >= taken => {}
+            answer => {
+                return Err(format!("{what}: row {row} of which the first {taken} are taken answered {answer:?}"));
+            }
         }
     }
     Ok(())
 }
 
 impl<'p, P: Provider> Scene<'p, P> {
-    /// Takes messages of a queue in hand, with keys and without.
+    /// Leases messages of a queue, with and without keys.
     pub async fn set(provider: &'p P, queue: &QueueName) -> Result<Self, String> {
         let message = |number: usize| match number % 2 {
             0 => Ok(Message::new(number.to_string())),
@@ -85,12 +87,12 @@ impl<'p, P: Provider> Scene<'p, P> {
         Ok(Self { provider, queue: queue.clone(), taken: receipts, dropped, free })
     }
 
-    /// What the transaction is to end.
+    /// The messages that the transaction must end.
     pub fn taken(&self) -> &[ReceiptHandle] {
         &self.taken
     }
 
-    /// Uses every lease in every way, while a transaction that has ended those that are taken is open. Answers these.
+    /// Uses every lease in every way, while a transaction that has ended the taken ones is open. Returns the taken ones.
     pub async fn judge(self) -> Result<Vec<ReceiptHandle>, String> {
         let Self { provider, queue, taken, dropped, mut free } = self;
         let both = taken.iter().chain(free.iter().map(QueuedMessage::receipt)).cloned().collect::<Vec<_>>();
@@ -104,7 +106,7 @@ impl<'p, P: Provider> Scene<'p, P> {
         let options = ReceiveOptions::batch(1).visibility(LONG).wait(AT_ONCE);
         let back = provider.receive_messages(&queue, &options, soon()).await.map_err(failed)?;
         if back.iter().map(QueuedMessage::id).collect::<Vec<_>>() != [id] {
-            return Err("what was dropped beside a taken message did not come back".into());
+            return Err("a message dropped beside a taken one did not come back".into());
         }
         free.extend(back);
 
@@ -132,13 +134,13 @@ impl<'p, P: Provider> Scene<'p, P> {
         ensure_passed_by(what, &done.settled, TAKEN)?;
         let received = done.received.map_err(failed)?;
         if received.iter().map(|message| Some(message.id())).collect::<Vec<_>>() != [released] {
-            return Err(format!("{what} did not receive what was released"));
+            return Err(format!("{what} did not receive the released message"));
         }
         Ok(taken)
     }
 }
 
-/// The transaction was committed: the leases that it ended are over.
+/// Checks that the leases are over after the transaction was committed.
 pub async fn ensure_over<P: Provider>(provider: &P, taken: Vec<ReceiptHandle>) -> Result<(), String> {
     for answer in provider.settle(taken.into_iter().map(Settlement::ack).collect(), soon()).await.map_err(failed)? {
         if !matches!(answer, Err(MessagingError::VisibilityExpired { .. })) {

@@ -1,7 +1,7 @@
-//! A server of a test's own, which may be killed: the others' go on.
+//! A server for one test, which the test may kill.
 //!
-//! It is started by `scripts/services` with a folder of its own below the system's folder for temporary files, and ended
-//! and removed with the value that stands for it. [`storm_on_a_killed_server`] is what it is for.
+//! `scripts/services` starts it in its own temporary folder; dropping [`PrivateServer`] stops it and removes the folder.
+//! [`storm_on_a_killed_server`] uses it.
 
 use std::future::Future;
 use std::io;
@@ -28,53 +28,53 @@ pub struct PrivateServer {
 }
 
 impl PrivateServer {
-    /// Starts the service of that name by the script, and waits until it answers.
+    /// Starts the service with the script and waits until it answers.
     pub fn start(script: &Path, service: &'static str) -> io::Result<Self> {
         let folder = std::env::temp_dir().join(format!("postrider-{service}-{:016x}", rand::random::<u64>()));
         std::fs::create_dir_all(&folder)?;
-        // Started by root, the server runs as another user, who must be able to enter.
+        // Started by root, the server runs as another user, who needs access to the folder.
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755))?;
-        // From here on the folder is removed with this.
+        // From here on the drop removes the folder.
         let mut server =
             Self { script: script.to_owned(), folder, service, url: String::new(), kills: AtomicUsize::new(0) };
         server.call(&["up", service])?;
         let variables = server.call(&["env"])?;
         let variables = String::from_utf8_lossy(&variables.stdout).into_owned();
-        // The last: a service that is a database in another one's server is listed after it. What is reached over HTTP is
-        // for operators.
+        // The last URL: a service that is a database in another service's server is listed after it. HTTP URLs are for
+        // operators.
         let is_url = |text: &&str| text.contains("://") && !text.starts_with("http");
         let url = variables.split('\'').rfind(is_url);
         server.url = url.ok_or_else(|| io::Error::other(format!("no URL in: {variables}")))?.to_owned();
         Ok(server)
     }
 
-    /// Where it is; the same after a restart.
+    /// Its URL; the same after a restart.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// How often it was killed.
+    /// The number of kills.
     pub fn kills(&self) -> usize {
         self.kills.load(Ordering::SeqCst)
     }
 
-    /// Ends all its processes as a crash would, and starts it again on what they left.
+    /// Kills all its processes, as a crash would, and starts it again on their data.
     pub fn crash(&self) -> io::Result<()> {
         let pid = self.pid_file()?;
         let pid = pid.split_whitespace().next().and_then(|pid| pid.parse::<u32>().ok());
-        let pid = pid.ok_or_else(|| io::Error::other("the server has no number"))?;
-        // The children before it dies, because nobody knows afterwards whose they were.
+        let pid = pid.ok_or_else(|| io::Error::other("the server's pid file is empty"))?;
+        // List the children first: after the kill they have another parent.
         let mut all = vec![pid];
         all.extend(children_of(pid)?);
         let all: Vec<String> = all.iter().map(u32::to_string).collect();
         let killed = Command::new("kill").arg("-KILL").args(&all).output()?;
         self.kills.fetch_add(1, Ordering::SeqCst);
-        // One of its children may have ended by itself. That the server has not is the next call's to find out.
+        // A child may have ended by itself, so the result of the kill is ignored; the next call fails if the server lives.
         drop(killed);
         self.call(&["up", self.service]).map(drop)
     }
 
-    /// What is written of the one process that was started: of the service, or of the server that it is a database in.
+    /// The contents of the pid file of the service, or of the server that holds its database.
     fn pid_file(&self) -> io::Result<String> {
         for service in std::fs::read_dir(&self.folder)? {
             let file = service?.path().join("pid");
@@ -85,15 +85,15 @@ impl PrivateServer {
         Err(io::Error::other(format!("{} was not started in {}", self.service, self.folder.display())))
     }
 
-    /// Crashes again and again, at most `times`, after some time each. To be used as the faults of a storm.
+    /// Crashes the server up to `times` times, `after` this time each. Used as the faults of a storm.
     pub async fn crash_again_and_again(self: Arc<Self>, times: usize, after: Duration) {
         for _ in 0..times {
             tokio::time::sleep(after).await;
             let server = self.clone();
-            // In one piece and not cut off when this is dropped: nobody else would start it again.
+            // Not cancelled when this future is dropped, or the server would stay down.
             let crashed = tokio::task::spawn_blocking(move || server.crash()).await;
             if !matches!(crashed, Ok(Ok(()))) {
-                // The storm fails for want of a server; this says why.
+                // The storm fails without a server; this says why.
                 eprintln!("{}: {crashed:?}", self.service);
                 return;
             }
@@ -112,16 +112,15 @@ impl PrivateServer {
 
 impl Drop for PrivateServer {
     fn drop(&mut self) {
-        // A test that has failed already must not be kept from saying why.
+        // A failing test must still report its own error.
         let _ = self.call(&["down", "--purge"]);
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Runs a storm on a server of its own, which is killed meanwhile and starts again on what it had made durable. The
-/// workers go on with the connections that they have. `open` opens a provider by a URL; the storm has so many messages, or
-/// many more when it is to be long, and the server is killed that long after its beginning. Answers a breach in a
-/// sentence.
+/// Runs a storm on a private server, which is killed and restarted meanwhile. The workers keep their connections. `open`
+/// opens a provider by a URL; the tuple is the number of messages (more when `is_long`) and the time until the kill. The
+/// error is a breach.
 pub async fn storm_on_a_killed_server<P, Fut>(
     script: &Path,
     service: &'static str,
@@ -145,22 +144,22 @@ where
         return Err(format!("seed {}: {verdict}", report.seed));
     }
     if server.kills() == 0 {
-        return Err(format!("the storm was over before the server was killed: {verdict}"));
+        return Err(format!("the storm ended before the server was killed: {verdict}"));
     }
     Ok(())
 }
 
-/// What a storm on a killed server is like on most: it is short, and killed in its middle.
+/// Messages and time until the kill of a usual short storm.
 pub const SHORT_STORM: (usize, Duration) = (300, Duration::from_millis(400));
 
-/// The processes that a process has started.
+/// The child processes of a process.
 fn children_of(parent: u32) -> io::Result<Vec<u32>> {
     let mut children = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         // It may have ended since.
         let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
-        // The name, in brackets, may hold anything; state and parent stand after it.
+        // The name, in brackets, may contain anything; state and parent follow it.
         let parent_of = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
         if parent_of == Some(parent) {
             children.push(pid);
@@ -174,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_finds_its_children_and_nobody_elses() {
+    fn only_own_children_are_found() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let children = children_of(std::process::id()).unwrap();
         let of_child = children_of(child.id()).unwrap();
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_fails_is_told_with_what_it_said() {
+    fn the_error_of_a_failed_script_has_its_output() {
         let folder = std::env::temp_dir().join(format!("postrider-script-{:016x}", rand::random::<u64>()));
         std::fs::write(&folder, "#!/bin/sh\necho no such service >&2\nexit 1\n").unwrap();
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();

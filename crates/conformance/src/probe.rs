@@ -1,4 +1,4 @@
-//! The hands of a test: connections, queues of its own, and the few steps that every rule is told in.
+//! The fixture of a test: connections, its own queues, and the common steps of the rules.
 
 use std::fmt;
 use std::future::Future;
@@ -15,13 +15,13 @@ use tokio::time::Instant;
 use crate::exercise::Settings;
 use crate::harness::AnyHarness;
 
-/// How long a call or a wait may take on a store of ordinary speed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit of a call or a wait on a store of ordinary speed.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// A lease that outlives its test.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
-/// Why a test did not come to its end.
+/// Why a test ended early.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// The rule is broken.
@@ -36,7 +36,7 @@ impl From<MessagingError> for Stop {
     }
 }
 
-/// What a test answers.
+/// The result of a test.
 pub(crate) type Check = Result<(), Stop>;
 
 /// Ends the test: the rule is broken.
@@ -56,17 +56,17 @@ pub(crate) fn ensure_same<T: PartialEq + fmt::Debug>(what: &str, seen: T, expect
 
 /// A deadline for one call.
 pub(crate) fn soon() -> Deadline {
-    Deadline::after(PATIENCE)
+    Deadline::after(TIME_LIMIT)
 }
 
-/// What one test works with.
+/// The fixture of one test.
 pub(crate) struct Probe<'a> {
     pub(crate) harness: &'a dyn AnyHarness,
     /// The first worker.
     pub(crate) provider: SharedProvider,
-    /// A short time: leases that must run out last this long. Long enough for several round trips.
+    /// Length of leases that must expire. Long enough for several round trips.
     pub(crate) unit: Duration,
-    /// How many messages go through in one call at most.
+    /// Number of messages in the largest calls.
     pub(crate) rows: usize,
     prefix: String,
     queues: Mutex<Vec<QueueName>>,
@@ -82,9 +82,9 @@ impl<'a> Probe<'a> {
         Self { harness, provider, unit: settings.unit, rows: settings.rows, prefix, queues: Mutex::new(Vec::new()) }
     }
 
-    /// How long a test waits for what must happen before it says that it does not: longer on a slow store.
-    pub(crate) fn patience(&self) -> Duration {
-        PATIENCE.max(self.unit * 10)
+    /// How long a test waits for an expected event: longer on a slow store.
+    pub(crate) fn time_limit(&self) -> Duration {
+        TIME_LIMIT.max(self.unit * 10)
     }
 
     /// Another worker.
@@ -96,21 +96,21 @@ impl<'a> Probe<'a> {
         self.provider.capabilities().offers(feature)
     }
 
-    /// A queue of this test's own; it is removed afterwards.
+    /// Makes a queue of this test, which is removed afterwards.
     pub(crate) async fn queue(&self, tag: &str) -> Result<QueueName, Stop> {
         let queue = self.unmade_queue(tag)?;
         self.provider.ensure_queue(&queue, soon()).await?;
         Ok(queue)
     }
 
-    /// The name of a queue of this test's own, which is not there yet.
+    /// The name of a queue of this test that does not exist yet.
     pub(crate) fn unmade_queue(&self, tag: &str) -> Result<QueueName, Stop> {
         let queue = QueueName::new(format!("{}_{tag}", self.prefix))?;
         self.queues.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(queue.clone());
         Ok(queue)
     }
 
-    /// Removes this test's queues. Through a connection of its own: a test may have closed the first.
+    /// Removes this test's queues through a new connection: the test may have closed the first.
     pub(crate) async fn clean_up(&self) -> Result<(), MessagingError> {
         let queues = std::mem::take(&mut *self.queues.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         if queues.is_empty() {
@@ -127,7 +127,7 @@ impl<'a> Probe<'a> {
         Ok(self.provider.send_message(queue, message, soon()).await?)
     }
 
-    /// Sends bodies in their order.
+    /// Sends bodies in order.
     pub(crate) async fn send_bodies(&self, queue: &QueueName, bodies: &[&str]) -> Result<Vec<MessageId>, Stop> {
         let messages = bodies.iter().map(|body| Message::new(Bytes::copy_from_slice(body.as_bytes()))).collect();
         self.send_all(queue, messages).await
@@ -138,17 +138,17 @@ impl<'a> Probe<'a> {
         rows.into_iter().map(|row| row.map_err(Stop::from)).collect()
     }
 
-    /// A lease that will run out during the test.
+    /// Options with a lease that expires during the test.
     pub(crate) fn short(&self) -> ReceiveOptions {
         ReceiveOptions::default().visibility(self.unit).max_receive_count(1000)
     }
 
-    /// A lease that will not run out during the test.
+    /// Options with a lease that outlives the test.
     pub(crate) fn long(&self) -> ReceiveOptions {
         ReceiveOptions::default().visibility(LONG).max_receive_count(1000)
     }
 
-    /// Waits for a message.
+    /// Receives a message, with a wait.
     pub(crate) async fn take(&self, queue: &QueueName, options: &ReceiveOptions) -> Result<QueuedMessage, Stop> {
         self.take_by(&self.provider, queue, options).await
     }
@@ -162,11 +162,11 @@ impl<'a> Probe<'a> {
         let mut received = self.take_up_to(worker, queue, 1, options).await?;
         match received.pop() {
             Some(message) => Ok(message),
-            None => violation(format!("nothing could be received within {:?}", self.patience())),
+            None => violation(format!("nothing could be received within {:?}", self.time_limit())),
         }
     }
 
-    /// Waits for `count` messages. Each receive asks for all that are missing; a store may hand out fewer at a time.
+    /// Receives `count` messages, with waits. A store may return fewer than requested at a time.
     pub(crate) async fn take_all(
         &self,
         queue: &QueueName,
@@ -175,8 +175,8 @@ impl<'a> Probe<'a> {
     ) -> Result<Vec<QueuedMessage>, Stop> {
         let received = self.take_up_to(&self.provider, queue, count, options).await?;
         if received.len() < count {
-            let (came, patience) = (received.len(), self.patience());
-            return violation(format!("only {came} of {count} messages came, and no other within {patience:?}"));
+            let (came, limit) = (received.len(), self.time_limit());
+            return violation(format!("only {came} of {count} messages came, and no other within {limit:?}"));
         }
         Ok(received)
     }
@@ -188,7 +188,7 @@ impl<'a> Probe<'a> {
         count: usize,
         options: &ReceiveOptions,
     ) -> Result<Vec<QueuedMessage>, Stop> {
-        let mut end = Instant::now() + self.patience();
+        let mut end = Instant::now() + self.time_limit();
         let mut received = Vec::new();
         while received.len() < count {
             let left = end.saturating_duration_since(Instant::now());
@@ -199,11 +199,11 @@ impl<'a> Probe<'a> {
             options.max = count - received.len();
             let more = worker.receive_messages(queue, &options, soon()).await?;
             if more.is_empty() {
-                // A store that does not wait is polled, with a pause between looks.
+                // A store that does not wait is polled with a pause.
                 tokio::time::sleep(self.unit / 10).await;
             } else {
-                // A slow store is waited for as long as it brings something.
-                end = Instant::now() + self.patience();
+                // A slow store gets more time as long as it delivers something.
+                end = Instant::now() + self.time_limit();
             }
             received.extend(more);
         }
@@ -241,7 +241,7 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// Asks again and again until the answer is right; what it was last is told when it never is.
+    /// Repeats a query until its answer is the expected one; the failure names the last answer.
     pub(crate) async fn eventually<T, F>(
         &self,
         mut ask: impl FnMut() -> F,
@@ -251,7 +251,7 @@ impl<'a> Probe<'a> {
         F: Future<Output = Result<T, MessagingError>>,
         T: fmt::Debug,
     {
-        let end = Instant::now() + self.patience() * 4;
+        let end = Instant::now() + self.time_limit() * 4;
         loop {
             let answer = ask().await?;
             if is_right(&answer) {
@@ -269,18 +269,21 @@ impl<'a> Probe<'a> {
         list_dead_letters(&self.provider, queue).await.map_err(Stop::from)
     }
 
-    /// Reads until a queue has `count` dead letters: reading is what sends a message there, unseen.
+    /// Receives until a queue has `count` dead letters: reading is what dead-letters a message.
     pub(crate) async fn read_until_dead(
         &self,
         queue: &QueueName,
         count: usize,
         options: &ReceiveOptions,
     ) -> Result<Vec<DeadLetter>, Stop> {
-        let end = Instant::now() + self.patience();
+        let end = Instant::now() + self.time_limit();
         let options = options.clone().wait(self.unit / 4);
         loop {
             if let Some(message) = self.provider.receive_messages(queue, &options, soon()).await?.pop() {
-                return violation(format!("message {} was handed out and should have died unread", message.id()));
+                return violation(format!(
+                    "message {} was delivered although it had to be dead-lettered unread",
+                    message.id()
+                ));
             }
             let letters = self.dead_letters(queue).await?;
             if letters.len() >= count || Instant::now() >= end {

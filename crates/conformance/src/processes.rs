@@ -1,4 +1,4 @@
-//! Other processes of a test: its own binary, started again as a worker that can be killed.
+//! Worker processes of a test: its own binary, started again, that can be killed.
 
 pub mod killed;
 
@@ -6,12 +6,12 @@ use std::ffi::OsStr;
 use std::io;
 use std::process::{Child, Command, Stdio};
 
-/// A worker process. It does not outlive this.
+/// A worker process, killed on drop.
 #[derive(Debug)]
 pub struct WorkerProcess(Child);
 
 impl WorkerProcess {
-    /// Starts this test binary again, with these variables, to run only the test of that name: the worker's side.
+    /// Starts this test binary again with these environment variables, to run only the test `test`: the worker's side.
     pub fn start<V: AsRef<OsStr>>(test: &str, variables: &[(&str, V)]) -> io::Result<Self> {
         let child = Command::new(std::env::current_exe()?)
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
@@ -21,18 +21,18 @@ impl WorkerProcess {
         Ok(Self(child))
     }
 
-    /// The process's number.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// Ends it as a crash would: at once, whatever it is doing.
+    /// Kills it, as a crash would.
     pub fn kill(mut self) -> io::Result<()> {
         self.0.kill()?;
         self.0.wait().map(drop)
     }
 
-    /// Waits for its end, and answers whether it ended well.
+    /// Waits for its end and returns whether it succeeded.
     pub fn wait(mut self) -> io::Result<bool> {
         self.0.wait().map(|status| status.success())
     }

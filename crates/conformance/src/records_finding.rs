@@ -1,15 +1,15 @@
-//! What a suite finds out about something that stands beside queues.
+//! The findings of the suites for idempotency and state records.
 
 use std::fmt;
 
 use crate::probe::{Check, Stop};
 
-/// What a test of a store of records found: `None` when the store behaves, else what it did.
+/// The result of one test of a store of records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordsFinding {
     /// The test's name.
     pub test: &'static str,
-    /// What is wrong.
+    /// What is wrong; `None` when the test passes.
     pub fault: Option<String>,
 }
 

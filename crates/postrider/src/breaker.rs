@@ -1,33 +1,33 @@
-//! Calls to a store that keeps failing are held back.
+//! A circuit breaker for calls to a failing store.
 //!
-//! **The idea.** When a store is down, every call waits for a time-out, and when it comes back, everybody comes at once.
-//! A breaker counts failures in a row. At the threshold it opens: calls are refused at once, with the time that is left.
-//! Then the next call has the store's health checked first: the probe. When as many probes in a row as
-//! [`success_threshold`](BreakerSettings::success_threshold) says have succeeded the breaker closes and the call goes on
-//! as it was asked for; if one fails, the breaker stays open for twice as long as before, up to
-//! [`timeout`](BreakerSettings::timeout). A call itself is never the probe: a probe must have an end, and a purge that is
-//! cut off is half done.
+//! **The idea.** When a store is down, every call waits for a time-out, and when it comes back, all callers retry at once.
+//! A breaker counts consecutive failures. At the threshold it opens: calls are refused at once, with the time left.
+//! Then the next call first checks the store's health: the probe. After
+//! [`success_threshold`](BreakerSettings::success_threshold) consecutive successful probes the breaker closes and the
+//! call is made; after a failed probe the breaker stays open for twice as long as before, up to
+//! [`timeout`](BreakerSettings::timeout). A call itself is never the probe: a probe has a time limit, and a purge that
+//! is cut off is half done.
 //!
-//! **Short.** The first probe comes after 100 ms. A breaker that holds calls back for longer than the store is away makes
-//! the outage longer: with a fixed time of 10 s the next delivery after a restart of PostgreSQL came 2.1 s late in the
-//! median and 9.4 s at most. One health check in half a second costs a dead store nothing. A wake-up hint of the provider
-//! ends the hold at once: the hints come over a connection to the store, so there is one again.
+//! **Short holds.** The first probe comes after 100 ms. A breaker that refuses calls for longer than the outage prolongs
+//! the outage: with a fixed time of 10 s the next delivery after a restart of PostgreSQL was 2.1 s late in the median
+//! and 9.4 s at most. One health check in half a second costs a store nothing. A wake-up hint of the provider ends the
+//! hold at once, because hints come over a connection to the store.
 //!
-//! **What is kept.** A settle or an extend that is refused is work that was done and will be done again. Such a call is
-//! not refused but kept: it waits until the breaker closes, and is then carried out. It waits no longer than its deadline
-//! and no longer than its lease, as far as this process knows it; then it answers that the lease is over, which is so.
+//! **Deferred calls.** A refused settle means that finished work is repeated. So settles and extensions are not refused
+//! but deferred: they wait until the breaker closes and are then made. They wait at most until their deadline and the end
+//! of their lease, as far as this process knows it; then they answer that the lease is over.
 //!
-//! **The invariant.** While the breaker is not closed, at most one call is under way that it let through, a probe. A
-//! probe that is cancelled says nothing about the store and gives its place to the next call.
+//! **The invariant.** While the breaker is not closed, at most one admitted call, a probe, is under way. A cancelled
+//! probe says nothing about the store; the next call probes.
 //!
-//! **What counts.** A failure is one of the connection or of the server: [`MessagingError::Connection`], a retryable
+//! **What counts.** Failures are those of the connection or the server: [`MessagingError::Connection`], a retryable
 //! [`MessagingError::Provider`], an [`MessagingError::OutcomeUnknown`] with a cause. A success is an answer. Everything
-//! else says nothing: a call that its caller's own deadline ended is about the caller's patience; a caller's mistake is found without asking the store, and so are, on some stores, a lease that is over and
-//! a queue that is not there. They neither open a breaker nor close one.
+//! else counts as nothing: a call that its caller's own deadline ended, and errors that can be found without the store,
+//! such as invalid input, and on some stores an ended lease or a missing queue.
 //!
-//! **In a row.** An answer is about the time after its call began. When a failure was counted since then, the answer
-//! is old and counts as nothing. Calls that fail together, because they were in one batch or on one connection, are
-//! therefore one failure; and a receive that was waiting all the while cannot hide the failures that others saw.
+//! **Consecutive.** An answer is about the time since its call began. When a failure was counted since then, the answer
+//! is outdated and counts as nothing. Calls that fail together, in one batch or on one connection, are therefore one
+//! failure; and a receive that waited meanwhile cannot hide the failures of other calls.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,28 +37,28 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 mod answer;
+mod deferred;
 mod guarded;
-mod kept;
 mod lease_ends;
 
 pub use guarded::Guarded;
 
-/// How long calls are held back when the breaker opens. Doubled by each probe that fails. Also what callers are told
-/// while a probe is under way, which may be over at any moment.
+/// Time of refusals when the breaker opens, doubled by each failed probe. Also the `retry_after` while a probe is under
+/// way, which may end at any moment.
 const FIRST_HOLD: Duration = Duration::from_millis(100);
 
-/// How long a probe may take, unless the time between two probes is longer. A probe whose question or answer was lost
-/// on the way keeps all others back until then, although the link is there again: it ends, and another one asks anew.
+/// Lower bound of a probe's time limit. A probe whose request or answer was lost blocks all calls until then, although
+/// the network may be back; then another one is made.
 const PROBE_LIMIT: Duration = Duration::from_millis(1500);
 
-/// When a breaker opens, and for how long.
+/// Thresholds and times of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerSettings {
-    /// How many failures in a row open it. Zero counts as one.
+    /// Number of consecutive failures that open it. Zero counts as one.
     pub failure_threshold: u32,
-    /// How many probes in a row must succeed before it closes. Zero counts as one.
+    /// Number of consecutive successful probes that close it. Zero counts as one.
     pub success_threshold: u32,
-    /// The longest time for which calls are held back before the store is tried again.
+    /// Longest time of refusals before the next probe.
     pub timeout: Duration,
 }
 
@@ -81,25 +81,24 @@ pub enum BreakerState {
         /// For how long.
         retry_after: Duration,
     },
-    /// Has the store tried, and refuses others while that is under way.
+    /// Probes the store, and refuses further calls meanwhile.
     HalfOpen,
 }
 
-/// Counts failures and decides which calls are let through.
+/// Counts failures and admits or refuses calls.
 #[derive(Debug)]
 pub struct CircuitBreaker {
     settings: BreakerSettings,
-    /// Held for a few instructions only, never across an await.
+    /// Held for a few instructions, never across an await.
     state: Mutex<State>,
-    /// Calls that are kept wait for this: it tells that a probe has ended.
+    /// Wakes deferred calls when a probe has ended.
     probed: Notify,
 }
 
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    /// Rises with every failure that is counted and every change of phase. An answer to a call of an earlier round is
-    /// old.
+    /// Rises with every counted failure and every change of phase. An answer to a call of an earlier round is outdated.
     round: u64,
 }
 
@@ -108,7 +107,7 @@ enum Phase {
     Closed {
         failures: u32,
     },
-    /// From `until` on, the next call is a probe. `hold` is how long the last failure holds calls back.
+    /// From `until` on, the next call is a probe. `hold` is the time of refusals after the last failure.
     Open {
         until: Instant,
         hold: Duration,
@@ -127,7 +126,7 @@ impl CircuitBreaker {
         Self { settings, state: Mutex::new(state), probed: Notify::new() }
     }
 
-    /// When it opens, and for how long.
+    /// Its thresholds and times.
     pub fn settings(&self) -> BreakerSettings {
         self.settings
     }
@@ -144,15 +143,15 @@ impl CircuitBreaker {
         }
     }
 
-    /// How long a call that was refused waits before it asks again, unless a probe ends earlier.
-    fn patience(&self) -> Duration {
+    /// How long a deferred call waits before its next try, unless a probe ends earlier.
+    fn retry_wait(&self) -> Duration {
         match self.state() {
             BreakerState::Open { retry_after } => retry_after,
             BreakerState::Closed { .. } | BreakerState::HalfOpen => self.settings.timeout.min(FIRST_HOLD),
         }
     }
 
-    /// Lets a call to `provider` through, or refuses it with the time that is left.
+    /// Admits a call to `provider`, or refuses it with the time left.
     fn admit(&self, provider: &'static str) -> Result<Permit<'_>, MessagingError> {
         let refused = |retry_after| Err(MessagingError::CircuitBreakerOpen { provider, retry_after });
         let mut state = self.lock();
@@ -171,8 +170,8 @@ impl CircuitBreaker {
         Ok(Permit { breaker: self, provider, round: state.round, is_probe })
     }
 
-    /// The store has given a sign of life: the next call may probe at once.
-    fn sign_of_life(&self) {
+    /// Lets the next call probe at once, because the store has responded.
+    fn store_responded(&self) {
         let mut state = self.lock();
         if let Phase::Open { until, .. } = &mut state.phase {
             *until = (*until).min(Instant::now());
@@ -183,13 +182,13 @@ impl CircuitBreaker {
 
     fn open(&self, hold: Duration) -> Phase {
         let hold = hold.min(self.settings.timeout);
-        // A sum that leaves the clock's range cannot come from the configuration; it is cut to what there is.
+        // The configuration cannot lead to a sum beyond the clock's range.
         let now = Instant::now();
         Phase::Open { until: now.checked_add(hold).unwrap_or(now), hold, successes: 0 }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that can panic is called while it is held.
+        // Nothing that can panic runs while it is held.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -206,18 +205,17 @@ impl State {
 enum Verdict {
     Success,
     Failure,
-    /// Neither: nobody asked the store, or it cannot be told.
+    /// Neither: the store was not asked, or the cause is not known.
     Nothing,
 }
 
-/// What the log is told of a breaker.
-enum Turn {
+/// A logged change of the breaker.
+enum Transition {
     Opened { failures: u32 },
     Closed,
 }
 
-/// A call that was let through. Dropped without a verdict, because the call was cancelled or panicked, it counts as
-/// nothing.
+/// An admitted call. Dropped without a verdict, because the call was cancelled or panicked, it counts as nothing.
 #[derive(Debug)]
 struct Permit<'a> {
     breaker: &'a CircuitBreaker,
@@ -227,7 +225,7 @@ struct Permit<'a> {
 }
 
 impl Permit<'_> {
-    /// How long a probe may take: one that never ends would hold everybody back for ever.
+    /// The deadline of a probe: one that never ends would block all calls.
     fn probe_deadline(&self, deadline: Deadline) -> Deadline {
         deadline.at_most(self.breaker.settings.timeout.max(PROBE_LIMIT))
     }
@@ -235,7 +233,7 @@ impl Permit<'_> {
     /// Counts the answer.
     fn answered(self, verdict: Verdict) {
         let mut state = self.breaker.lock();
-        let mut turn = None;
+        let mut transition = None;
         if state.round == self.round {
             match (state.phase, verdict) {
                 (Phase::Closed { .. }, Verdict::Success) => state.phase = Phase::Closed { failures: 0 },
@@ -243,7 +241,7 @@ impl Permit<'_> {
                     let failures = failures.saturating_add(1);
                     let opens = failures >= self.breaker.settings.failure_threshold;
                     state.enter(if opens { self.breaker.open(FIRST_HOLD) } else { Phase::Closed { failures } });
-                    turn = opens.then_some(Turn::Opened { failures });
+                    transition = opens.then_some(Transition::Opened { failures });
                 }
                 (Phase::Probing { hold, successes }, Verdict::Success) => {
                     let successes = successes.saturating_add(1);
@@ -254,7 +252,7 @@ impl Permit<'_> {
                     } else {
                         Phase::Open { until, hold, successes }
                     });
-                    turn = closes.then_some(Turn::Closed);
+                    transition = closes.then_some(Transition::Closed);
                 }
                 (Phase::Probing { hold, .. }, Verdict::Failure) => {
                     state.enter(self.breaker.open(hold.saturating_mul(2)));
@@ -262,15 +260,15 @@ impl Permit<'_> {
                 (_, Verdict::Nothing) | (Phase::Open { .. }, _) => {}
             }
         }
-        // Released before the permit is dropped, which takes it again, and before anything is logged.
+        // Released before the drop of the permit locks it again, and before the log.
         drop(state);
         let provider = self.provider;
-        // Once each, however many probes fail between them.
-        match turn {
-            Some(Turn::Opened { failures }) => {
+        // Logged once each, however many probes fail in between.
+        match transition {
+            Some(Transition::Opened { failures }) => {
                 tracing::warn!(provider, failures, "the store keeps failing; calls are held back until it answers");
             }
-            Some(Turn::Closed) => tracing::warn!(provider, "the store answers again; calls go through"),
+            Some(Transition::Closed) => tracing::warn!(provider, "the store answers again; calls go through"),
             None => {}
         }
     }
@@ -279,7 +277,7 @@ impl Permit<'_> {
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut state = self.breaker.lock();
-        // Still probing in this probe's own round: it ended without a verdict. The next call may try at once.
+        // Still probing in this probe's round: it ended without a verdict, and the next call may probe.
         if self.is_probe
             && state.round == self.round
             && let Phase::Probing { hold, successes } = state.phase

@@ -1,4 +1,4 @@
-//! Everything that a system needs to send and receive, made once.
+//! The parts of a running system, made from its configuration.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::breaker::{CircuitBreaker, Guarded};
 use crate::config::{Config, ConfigError, Sources};
 use crate::provider::MessagingProvider;
 
-/// A running system: its configuration, the provider behind its breaker, and the client that speaks through it.
+/// A running system: its configuration, the provider behind its breaker, and the client that uses it.
 ///
 /// ```
 /// use postrider::config::{Config, Sources};
@@ -32,17 +32,17 @@ use crate::provider::MessagingProvider;
 /// ```
 #[derive(Debug, Clone)]
 pub struct SystemContext {
-    /// This process among all that share the store.
+    /// The id of this process.
     pub processor_uuid: Uuid,
-    /// What it was made from.
+    /// Its configuration.
     pub config: Arc<Config>,
     /// The provider.
     pub messaging_provider: Arc<Guarded<MessagingProvider>>,
-    /// The messages of workflows, over the same provider.
+    /// The client for workflow messages, on the same provider.
     pub message_client: Arc<MessageClient<Guarded<MessagingProvider>>>,
 }
 
-/// Why a system could not be made.
+/// Why a context could not be made.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContextError {
@@ -69,7 +69,7 @@ impl SystemContext {
         })
     }
 
-    /// Takes a provider and a router that the application brought, instead of those that the configuration names.
+    /// Uses the application's own provider and router instead of those that the configuration names.
     pub fn from_parts(config: Config, provider: MessagingProvider, router: impl Into<MessageRouterKind>) -> Self {
         let provider = Arc::new(Guarded::new(provider, config.common().messaging.circuit_breaker));
         Self {
@@ -80,17 +80,17 @@ impl SystemContext {
         }
     }
 
-    /// Who names the queues of workflows.
+    /// The router, which names the queues of workflows.
     pub fn router(&self) -> &MessageRouterKind {
         self.message_client.router()
     }
 
-    /// What holds calls back when the store keeps failing.
+    /// The circuit breaker.
     pub fn breaker(&self) -> &CircuitBreaker {
         self.messaging_provider.breaker()
     }
 
-    /// Ends the connection, for every clone: nothing new is begun, what was begun is finished.
+    /// Closes the connection for every clone: finishes running calls and starts no new ones.
     pub async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
         self.messaging_provider.close(deadline).await
     }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn client_and_provider_speak_to_one_store_with_the_configured_names() {
+    async fn client_and_provider_use_one_store_with_the_configured_names() {
         let context = context(sources().flag("--prefix", "common.queues.worker_queue_prefix", "w")).await;
         let step = StepMessage::new(Uuid::now_v7(), Uuid::now_v7(), Uuid::now_v7());
         context.message_client.send_step_message("mail", step, Deadline::default()).await.unwrap();

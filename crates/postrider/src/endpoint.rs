@@ -1,4 +1,4 @@
-//! Where messages are kept, by URL.
+//! Stores by URL.
 
 #[cfg(feature = "http")]
 mod http;
@@ -73,40 +73,40 @@ use crate::provider::MessagingProvider;
 
 pub use migrations::Migration;
 
-/// A store that a URL leads to. It can be connected to any number of times.
+/// The store of a URL. Any number of connections can be opened to it.
 #[derive(Debug, Clone)]
 pub struct Endpoint(Kind);
 
 #[derive(Debug, Clone)]
 enum Kind {
-    /// The store itself is kept here: every connection must reach the same one.
+    /// Holds the store itself, so that every connection reaches the same one.
     Memory(MemoryStore),
     #[cfg(feature = "sqlite")]
     Sqlite { path: PathBuf, options: Box<SqliteOptions>, folder: Folder },
-    /// Its connections share what they know of the folder, which the first of them reads.
+    /// Connections share the index of the folder, which the first one reads.
     #[cfg(feature = "spool")]
     Spool { path: PathBuf, options: Box<SpoolOptions>, store: Arc<OnceCell<SpoolStore>> },
-    /// Its connections share a pool, which the first of them opens.
+    /// Connections share a pool, which the first one opens.
     #[cfg(feature = "postgres")]
     Postgres { url: StoreUrl, options: Box<PostgresOptions>, store: Arc<OnceCell<PostgresStore>> },
-    /// The same.
+    /// As for PostgreSQL.
     #[cfg(feature = "mysql")]
     Mysql { url: StoreUrl, options: Box<MysqlOptions>, store: Arc<OnceCell<MysqlStore>> },
-    /// The same.
+    /// As for PostgreSQL.
     #[cfg(feature = "pgmq")]
     Pgmq { url: StoreUrl, options: Box<PgmqOptions>, store: Arc<OnceCell<PgmqStore>> },
-    /// Each connection is one of the broker's: only the one that received a message can settle it.
+    /// Each connection is a broker connection: only the one that received a message can settle it.
     #[cfg(feature = "rabbitmq")]
     Rabbitmq { url: StoreUrl, options: Box<RabbitmqOptions> },
-    /// The same.
+    /// As for PostgreSQL.
     #[cfg(feature = "sqs")]
     Sqs { url: StoreUrl, options: Box<SqsOptions>, store: Arc<OnceCell<SqsStore>> },
-    /// Its connections share what the server said of itself, and the sockets.
+    /// Connections share the server's description and the sockets.
     #[cfg(feature = "http")]
     Http { url: StoreUrl, options: Box<HttpOptions>, store: Arc<OnceCell<HttpStore>> },
 }
 
-/// The forms of the URLs that can be used.
+/// The forms of usable URLs.
 pub(crate) const FORMS: &[&str] = &[
     "memory:",
     #[cfg(feature = "sqlite")]
@@ -128,7 +128,7 @@ pub(crate) const FORMS: &[&str] = &[
 ];
 
 impl Endpoint {
-    /// The store that `url` leads to, used as `settings` say.
+    /// The store of `url` with these settings.
     pub fn new(url: &str, settings: &MessagingConfig) -> Result<Self, MessagingError> {
         let invalid = |why: String| Err(MessagingError::invalid("URL", why));
         let shown = masked_url(url);
@@ -144,7 +144,7 @@ impl Endpoint {
                 let store = MemoryStore::builder().limits(settings.limits()).create_queues(settings.create_queues);
                 Ok(Self(Kind::Memory(store.build())))
             }
-            "memory" => invalid(format!("'{shown}' names something behind 'memory:'; there is nothing to name")),
+            "memory" => invalid(format!("'{shown}' has text after 'memory:'; use memory: alone")),
             #[cfg(feature = "sqlite")]
             "sqlite" => match sqlite::URL.path(rest) {
                 Ok(path) => Ok(Self(Kind::Sqlite {
@@ -199,22 +199,22 @@ impl Endpoint {
                 store: Arc::default(),
             })),
             _ => match ProviderKind::of_scheme(scheme) {
-                Some(kind) => invalid(format!("'{scheme}:' {}, or {}", kind.what_it_lacks(), known_forms())),
+                Some(kind) => invalid(format!("'{scheme}:' {}, or {}", kind.missing_feature(), known_forms())),
                 None => invalid(format!("scheme '{}' is not known; {}", scheme.escape_debug(), known_forms())),
             },
         }
     }
 
-    /// The same store, in the folder that is used when nobody names one: it is made when it is not there.
+    /// The same store in the default folder, which is made when it is missing.
     pub(crate) fn in_default_folder(self) -> Self {
         match self.0 {
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite { path, options, .. } => Self(Kind::Sqlite { path, options, folder: Folder::IsMade }),
+            Kind::Sqlite { path, options, .. } => Self(Kind::Sqlite { path, options, folder: Folder::Make }),
             kind => Self(kind),
         }
     }
 
-    /// The same store under a name that leads to it from every folder.
+    /// The same store by an absolute path.
     pub fn absolute(&self) -> Self {
         match &self.0 {
             #[cfg(feature = "sqlite")]
@@ -241,7 +241,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether the store is yet to be made: its file or folder does not exist. A store in memory always is.
+    /// Whether the file or folder of the store does not exist yet. Always true in memory.
     pub fn is_new(&self) -> bool {
         match &self.0 {
             Kind::Memory(_) => true,
@@ -264,7 +264,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether others than its owner may read or write the embedded file; `None` for other stores. Nothing is opened.
+    /// Checks the permissions of the embedded file; `None` for other stores. Opens nothing.
     pub fn access(&self) -> Option<Finding> {
         match &self.0 {
             #[cfg(feature = "sqlite")]
@@ -323,9 +323,8 @@ impl Endpoint {
         })
     }
 
-    /// Looks at the store and says what is wrong with it and what to do about it. Changes nothing: neither makes a file
-    /// nor applies a migration. Fails only where there is nothing to look at: for a URL or settings that nobody could
-    /// use.
+    /// Checks the store and returns its findings with their fixes. Changes nothing: makes no file and applies no migration.
+    /// Fails only for a URL or settings that cannot be used.
     pub fn examine(&self, deadline: Deadline) -> BoxFuture<'_, Result<Vec<Finding>, MessagingError>> {
         Box::pin(async move {
             let (mut findings, unchanged) = match &self.0 {
@@ -377,7 +376,7 @@ impl Endpoint {
                     (HttpStore::examine(url.as_str(), (**options).clone(), deadline).await?, self.clone())
                 }
             };
-            // A server that was asked has looked at its queues already.
+            // A Postrider server has checked its queues already.
             let are_queues_seen = findings.iter().any(|finding| finding.check == "queues");
             if examine::is_usable(&findings) && !are_queues_seen {
                 findings.extend(match unchanged.connect().await {
@@ -398,14 +397,13 @@ impl FromStr for Endpoint {
     }
 }
 
-/// The path from the root on. There is none for an empty path and where there is no current folder; then it stays what
-/// it is.
+/// The absolute path. An empty path, or any path without a current folder, stays as it is.
 #[cfg(any(feature = "spool", feature = "sqlite"))]
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The scheme of what looks like the path of a file or folder.
+/// The scheme for a text that looks like the path of a file or folder.
 fn path_form(text: &str) -> Option<&'static str> {
     if cfg!(feature = "spool") && std::path::Path::new(text).is_dir() {
         return Some("spool");
@@ -441,8 +439,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Connects to the store that `url` leads to. Each `memory:` is a store of its own; connect twice to one of them
-/// through an [`Endpoint`].
+/// Connects to the store of `url`. Each `memory:` is a new store; to connect twice to one of them use an [`Endpoint`].
 pub fn connect(url: &str) -> BoxFuture<'_, Result<MessagingProvider, MessagingError>> {
     Box::pin(async move { url.parse::<Endpoint>()?.connect().await })
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a store, and what to do about it.
+//! Checks of the queues of a store, with fixes.
 
 use std::time::Duration;
 
@@ -7,49 +7,49 @@ use postrider_core::{Deadline, Finding, Measured, MessagingError, QueueAdmin, Qu
 
 use crate::provider::MessagingProvider;
 
-/// A message that has been ready for longer is waiting for a worker that does not come.
+/// Age of a ready message from which a missing worker is reported.
 const LONG_READY: Duration = Duration::from_secs(300);
 
-/// So many queues are looked at one by one.
+/// Upper bound of queues that are checked.
 const MOST_QUEUES: usize = 500;
 
-/// Whether the store behind a connection can be used by a program with these findings.
+/// Whether a store with these findings can be used.
 pub(crate) fn is_usable(findings: &[Finding]) -> bool {
     let is_fatal = |finding: &Finding| match finding.check {
         "connection" | "schema" | "rights" => finding.severity == Severity::Problem,
-        // A broker lists its queues there and nowhere else.
+        // A broker lists its queues only by the management interface.
         "management" => finding.severity != Severity::Fine,
         _ => false,
     };
     !findings.iter().any(is_fatal)
 }
 
-/// Looks at the queues: what waits for nobody, what is dead, what is paused.
+/// Checks the queues: messages without a worker, dead letters, pauses.
 pub(crate) async fn queues(provider: &MessagingProvider, deadline: Deadline) -> Vec<Finding> {
-    match look(provider, deadline).await {
+    match check_queues(provider, deadline).await {
         Ok(findings) => findings,
         Err(error) => {
-            let fix = "correct what it names; a table or a function of the schema may be missing";
+            let fix = "fix the error; a table or a function of the schema may be missing";
             vec![Finding::new("queues", Severity::Problem, error.to_string(), fix)]
         }
     }
 }
 
-async fn look(provider: &MessagingProvider, deadline: Deadline) -> Result<Vec<Finding>, MessagingError> {
+async fn check_queues(provider: &MessagingProvider, deadline: Deadline) -> Result<Vec<Finding>, MessagingError> {
     let queues = provider.list_queues(deadline).await?;
     let (mut findings, mut oldest, mut ready) = (Vec::new(), None, Some(0));
     for queue in queues.iter().take(MOST_QUEUES) {
         let stats = provider.queue_stats(queue, deadline).await?;
         oldest = oldest.max(ready_for(&stats));
         ready = ready.zip(stats.ready.value()).map(|(all, these)| all + these);
-        findings.extend(judge(&stats));
+        findings.extend(check_queue(&stats));
     }
     let more = queues.len().saturating_sub(MOST_QUEUES);
-    let unseen = if more > 0 { format!("; {more} more were not looked at") } else { String::new() };
+    let unseen = if more > 0 { format!("; {more} more were not checked") } else { String::new() };
     let waits = match (oldest, ready) {
         (Some(age), _) => format!("the oldest ready message has waited for {}", show(whole_seconds(age))),
         (None, Some(0)) => "no message is ready".to_owned(),
-        // Not every store tells since when they wait.
+        // Not every store reports the age.
         (None, Some(ready)) => format!("ready: {}", number(ready, "message")),
         (None, None) => "how many messages are ready is not known".to_owned(),
     };
@@ -57,7 +57,7 @@ async fn look(provider: &MessagingProvider, deadline: Deadline) -> Result<Vec<Fi
     Ok(findings)
 }
 
-/// For how long the oldest ready message has waited.
+/// The waiting time of the oldest ready message.
 fn ready_for(stats: &QueueStats) -> Option<Duration> {
     stats.oldest_age.value().flatten()
 }
@@ -77,7 +77,7 @@ fn number(count: impl Into<u64>, what: &str) -> String {
     }
 }
 
-fn judge(stats: &QueueStats) -> Vec<Finding> {
+fn check_queue(stats: &QueueStats) -> Vec<Finding> {
     let queue = &stats.queue;
     let mut findings = Vec::new();
     if stats.paused {
@@ -88,7 +88,7 @@ fn judge(stats: &QueueStats) -> Vec<Finding> {
             "queues",
             Severity::Warning,
             format!("'{queue}' has {} ready, the oldest for {}", count(stats.ready), show(whole_seconds(age))),
-            format!("start a worker or more of them; see what waits with `postrider peek {queue}`"),
+            format!("start more workers; see the messages with `postrider peek {queue}`"),
         ));
     }
     if stats.dead.value().is_some_and(|dead| dead > 0) {

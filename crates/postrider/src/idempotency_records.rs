@@ -1,14 +1,14 @@
-//! Records of done work, in the store that the messages are in.
+//! Idempotency records in the store of the messages.
 
 use postrider_core::*;
 
 use crate::provider::MessagingProvider;
 
-/// The records of a store that keeps some: what an idempotency layer is given.
+/// The idempotency records of a store, for an idempotency layer.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum IdempotencyRecords {
-    /// In this process, and gone with it.
+    /// In this process, and lost with it.
     Memory(MemoryProvider),
     /// In the SQLite file.
     #[cfg(feature = "sqlite")]
@@ -22,8 +22,8 @@ pub enum IdempotencyRecords {
 }
 
 impl MessagingProvider {
-    /// The records in this provider's store; `None` when it keeps none. Asked once, when a program starts, and not by
-    /// the first message.
+    /// The records in this provider's store; `None` when it keeps none. Check it when the program starts, before the first
+    /// message.
     pub fn idempotency_records(&self) -> Option<IdempotencyRecords> {
         match self {
             Self::Memory(provider) => Some(IdempotencyRecords::Memory(provider.clone())),
@@ -48,7 +48,7 @@ impl MessagingProvider {
     }
 }
 
-/// Calls the same method on whichever store it is.
+/// Forwards each method to the store.
 macro_rules! each {
     ($self:ident, $records:ident => $call:expr) => {
         match $self {
@@ -100,14 +100,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_provider_that_is_not_built_in_says_that_it_keeps_none() {
+    async fn a_custom_provider_keeps_no_records() {
         let custom = MessagingProvider::custom(MemoryStore::new().open());
         assert!(custom.idempotency_records().is_none());
     }
 
     #[cfg(feature = "spool")]
     #[tokio::test]
-    async fn a_folder_says_that_it_keeps_none() {
+    async fn a_spool_keeps_no_records() {
         let folder = tempfile::tempdir().unwrap();
         let provider = crate::connect(&format!("spool:{}", folder.path().display())).await.unwrap();
         assert!(provider.idempotency_records().is_none());

@@ -1,15 +1,15 @@
 //! One durable message lifecycle, on whatever queue you already run.
 //!
-//! **The idea.** An application depends on this crate, names its queue by a URL, and is leased, acknowledged, retried,
-//! ordered and dead-lettered by the same law wherever that URL leads. [`connect`] answers a [`MessagingProvider`];
-//! everything else is the contract of [`postrider_core`], which is re-exported here. A program that is told by a file,
-//! its environment or its flags where to go reads a [`Config`] and makes a [`SystemContext`] from it.
+//! **The idea.** An application depends on this crate and names its store by a URL; messages are leased, acknowledged,
+//! retried, ordered and dead-lettered by the same law on every store. [`connect`] returns a [`MessagingProvider`];
+//! everything else is the contract of [`postrider_core`], which is re-exported here. A program that is configured by a
+//! file, its environment or its flags reads a [`Config`] and makes a [`SystemContext`] from it.
 //!
-//! **The invariant.** Changing the URL changes where messages are kept and nothing else; where a store cannot keep a
-//! promise it says so in its [`Capabilities`] and refuses, it never pretends.
+//! **The invariant.** Changing the URL changes the store and nothing else; where a store cannot keep a promise, it
+//! declares so in its [`Capabilities`] and refuses.
 //!
-//! **What was rejected.** A trait object for every provider: the providers are an enum, and one variant holds any provider
-//! that is not in it. What a call returns is a boxed future, so that each call is compiled once, in its provider's crate.
+//! **What was rejected.** A trait object for every provider: the providers are an enum with one variant for custom ones.
+//! A call returns a boxed future, so that it is compiled once, in its provider's crate.
 //!
 //! ```
 //! use serde::{Deserialize, Serialize};

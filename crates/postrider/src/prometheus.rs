@@ -1,4 +1,4 @@
-//! What subscribers count, for Prometheus: the hook [`Metrics`] over a registry of `prometheus-client`.
+//! Prometheus metrics of subscribers: the hook [`Metrics`] over a registry of `prometheus-client`.
 //!
 //! ```
 //! use postrider::prometheus::{PrometheusMetrics, Registry};
@@ -10,7 +10,7 @@
 //! let provider = postrider::connect("memory:").await?;
 //! let subscriber = Subscriber::builder(provider, "orders").metrics(metrics).handler(|| async {}).build()?;
 //! # drop(subscriber);
-//! // What the page `/metrics` of the application answers, as OpenMetrics.
+//! // The body of the application's `/metrics`, as OpenMetrics.
 //! let mut text = String::new();
 //! postrider::prometheus::encode(&mut text, &registry)?;
 //! # Ok(())
@@ -31,10 +31,10 @@ use prometheus_client::metrics::histogram::Histogram;
 pub use prometheus_client::registry::Registry;
 use prometheus_client::registry::Unit;
 
-/// Upper bound of the queues that have a label of their own.
+/// Upper bound of queues with their own label.
 const MOST_QUEUES: usize = 1000;
 
-/// The label of all others. No queue has such a name.
+/// The label of all other queues. No queue can have this name.
 const OTHER: &str = "(other)";
 
 /// Bounds of the times of handlers and of the ages of messages: a millisecond to a day.
@@ -46,7 +46,7 @@ const BOUNDS: [f64; 20] = [
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Labels {
     queue: String,
-    /// None where a family has no such label.
+    /// `None` where a family has no such label.
     outcome: Option<&'static str>,
 }
 
@@ -60,13 +60,14 @@ impl EncodeLabelSet for Labels {
     }
 }
 
-/// Counts messages by what happened to them, and measures handlers and how long messages waited for them. Clones count together: give one to each subscriber.
+/// Counts messages by outcome, and measures handlers and the waiting time of messages. Clones share their counts: give
+/// one to each subscriber.
 #[derive(Clone)]
 pub struct PrometheusMetrics {
     messages: Family<Labels, Counter>,
     handlers: Family<Labels, Histogram, fn() -> Histogram>,
     ages: Family<Labels, Histogram, fn() -> Histogram>,
-    /// Queues with a label of their own. A lock, held for a look.
+    /// Queues with their own label. Locked for a lookup.
     queues: Arc<RwLock<HashSet<QueueName>>>,
 }
 
@@ -122,7 +123,7 @@ impl std::fmt::Debug for PrometheusMetrics {
 type TaskLabels = Vec<(&'static str, String)>;
 
 /// Counts and measures attempts at tasks: the hook [`TaskObserver`](postrider_tasks::TaskObserver). The types of a
-/// worker's handlers bound its labels. Clones count together: give one to each worker.
+/// worker's handlers bound its labels. Clones share their counts: give one to each worker.
 #[cfg(feature = "tasks")]
 #[derive(Clone)]
 pub struct PrometheusTasks {

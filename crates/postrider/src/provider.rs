@@ -1,8 +1,8 @@
-//! The providers, as one type.
+//! All providers as one type.
 
 use postrider_core::*;
 
-/// A provider: one of those that are built in, or another, behind a [`SharedProvider`].
+/// A built-in provider, or a custom one behind a [`SharedProvider`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum MessagingProvider {
@@ -29,7 +29,7 @@ pub enum MessagingProvider {
     /// In queues of SQS.
     #[cfg(feature = "sqs")]
     Sqs(postrider_sqs::SqsProvider),
-    /// Wherever a Postrider server keeps them.
+    /// In the store of a Postrider server.
     #[cfg(feature = "http")]
     Http(postrider_http::HttpProvider),
     /// A provider that is not built in.
@@ -48,7 +48,7 @@ impl MessagingProvider {
     }
 }
 
-/// Calls the same method on whichever provider it is.
+/// Forwards each method to the provider.
 macro_rules! each {
     ($self:ident, $provider:ident => $call:expr) => {
         match $self {

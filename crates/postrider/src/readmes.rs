@@ -1,4 +1,4 @@
-//! The examples in the READMEs of the crates are compiled. They are gathered here because this crate is linked with every
+//! Compiles the examples in the READMEs of the crates. They are here because this crate is linked with every
 //! provider.
 
 #[doc = include_str!("../README.md")]

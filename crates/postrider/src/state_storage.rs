@@ -1,4 +1,4 @@
-//! Small records, in the database that the configuration names for everything that is no message.
+//! State records in the database that the configuration names for them.
 
 use postrider_core::*;
 
@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::context::ContextError;
 use crate::provider::MessagingProvider;
 
-/// A database that keeps small records.
+/// A database with state records.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum StateStorage {
@@ -33,17 +33,16 @@ impl StateStorage {
             #[cfg(feature = "http")]
             MessagingProvider::Http(_) => Err(MessagingError::invalid(
                 "state store",
-                "a server keeps its records to itself; use SQLite or PostgreSQL, by [state] url",
+                "a server does not expose its records; set [state] url to SQLite or PostgreSQL",
             )),
             other => Err(MessagingError::invalid(
                 "state store",
-                format!("{} keeps no records; use SQLite or PostgreSQL, by [state] url", other.provider_name()),
+                format!("{} keeps no records; set [state] url to SQLite or PostgreSQL", other.provider_name()),
             )),
         }
     }
 
-    /// The records of a system, without its queues where these are elsewhere. Answers the connection that the records
-    /// are reached by as well, for whoever closes it.
+    /// Opens the records of a system without its queues. Also returns the connection, which the caller closes.
     pub fn connect(config: &Config) -> BoxFuture<'_, Result<(Self, MessagingProvider), ContextError>> {
         Box::pin(async move {
             let endpoint = match config.keeps_state_with_messages() {
@@ -56,7 +55,7 @@ impl StateStorage {
     }
 }
 
-/// Calls the same method on whichever store it is.
+/// Forwards each method to the store.
 macro_rules! each {
     ($self:ident, $store:ident => $call:expr) => {
         match $self {
@@ -81,7 +80,7 @@ mod tests {
 
     #[cfg(feature = "sqlite")]
     #[tokio::test]
-    async fn records_are_where_the_configuration_says() {
+    async fn records_are_in_the_configured_store() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
         let (kind, key) = (RecordKind::constant("session"), RecordKey::new("k").unwrap());
@@ -112,9 +111,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_that_keeps_none_says_so() {
+    async fn a_store_without_records_is_refused() {
         let provider = crate::connect("memory:").await.unwrap();
         let refused = StateStorage::new(&provider).unwrap_err().to_string();
-        assert!(refused.contains("memory keeps no records; use SQLite or PostgreSQL"), "{refused}");
+        assert!(refused.contains("memory keeps no records; set [state] url to SQLite or PostgreSQL"), "{refused}");
     }
 }

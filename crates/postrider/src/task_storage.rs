@@ -1,4 +1,4 @@
-//! Tasks, in the database that the configuration names.
+//! Tasks in the database that the configuration names.
 
 use postrider_core::task::*;
 use postrider_core::*;
@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::context::{ContextError, SystemContext};
 use crate::provider::MessagingProvider;
 
-/// What keeps tasks: a database, or a server that has one.
+/// A task store: a database, or a server with one.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum TaskStorage {
@@ -18,16 +18,16 @@ pub enum TaskStorage {
     /// In a schema of a PostgreSQL database.
     #[cfg(feature = "postgres")]
     Postgres(postrider_postgres::PostgresTasks),
-    /// Wherever a Postrider server keeps them.
+    /// In the store of a Postrider server.
     #[cfg(feature = "http")]
     Http(postrider_http::HttpTasks),
 }
 
 impl TaskStorage {
-    /// The tasks in a provider's own store. Those of a server go its ways, whatever `routes` say.
+    /// The tasks in a provider's own store. A server uses its own routes instead of `routes`.
     #[cfg_attr(
         not(any(feature = "postgres", feature = "sqlite")),
-        expect(unused_variables, reason = "a server alone has its own routes")
+        expect(unused_variables, reason = "only a server has its own routes")
     )]
     pub fn new(provider: &MessagingProvider, routes: TaskRoutes) -> BoxFuture<'_, Result<Self, MessagingError>> {
         Box::pin(async move {
@@ -46,7 +46,7 @@ impl TaskStorage {
                 }
                 other => Err(MessagingError::invalid(
                     "task store",
-                    format!("{} keeps no tasks; use SQLite or PostgreSQL, by [state] url", other.provider_name()),
+                    format!("{} keeps no tasks; set [state] url to SQLite or PostgreSQL", other.provider_name()),
                 )),
             }
         })
@@ -55,7 +55,7 @@ impl TaskStorage {
     /// The tasks of a system whose messages go through `provider`.
     ///
     /// Where tasks and messages are in one database, a transition and its message commit together. Elsewhere the
-    /// message is put into an outbox in the transition's transaction, and relayed from there.
+    /// message goes into an outbox in the transition's transaction and is relayed from there.
     pub fn open<'a>(config: &'a Config, provider: &'a MessagingProvider) -> BoxFuture<'a, Result<Self, ContextError>> {
         Box::pin(async move {
             if config.keeps_state_with_messages() && !matches!(provider, MessagingProvider::Custom(_)) {
@@ -67,9 +67,8 @@ impl TaskStorage {
         })
     }
 
-    /// The tasks of a system, without its queues where these are elsewhere: a broker that is away keeps nobody from
-    /// making, reading and canceling tasks. Answers the connection that the tasks are reached by as well, for whoever
-    /// closes it.
+    /// Opens the tasks of a system without its queues: tasks can be made, read and canceled while a broker is down. Also
+    /// returns the connection, which the caller closes.
     pub fn connect(config: &Config) -> BoxFuture<'_, Result<(Self, MessagingProvider), ContextError>> {
         Box::pin(async move {
             let (endpoint, post) = match config.keeps_state_with_messages() {
@@ -82,7 +81,7 @@ impl TaskStorage {
         })
     }
 
-    /// Whether somebody else does the chores of a keeper: a server does them for everybody.
+    /// Whether a server runs the keeper's chores for all clients.
     pub fn is_kept_elsewhere(&self) -> bool {
         match self {
             #[cfg(feature = "sqlite")]
@@ -107,7 +106,7 @@ impl SystemContext {
     }
 }
 
-/// Calls the same method on whichever store it is.
+/// Forwards each method to the store.
 macro_rules! each {
     ($self:ident, $store:ident => $call:expr) => {
         match $self {

@@ -1,4 +1,4 @@
-//! Providers that break one rule each, so that nobody can doubt that the suite can fail.
+//! Providers that break one rule each: they show that the suite can fail.
 //!
 //! [`Broken`] wraps a provider that keeps the law and spoils one thing on the way through. The suite, run on it, must
 //! report the test that [`Fault::caught_by`] names as broken.
@@ -22,13 +22,13 @@ pub use simulated_store::SimulatedStore;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A provider that breaks one rule; none when it has no fault.
+/// A provider that breaks the rule of its fault; without a fault it keeps the law.
 #[derive(Debug)]
 pub struct Broken<P> {
     inner: P,
     fault: Option<Fault>,
     refused: Option<Feature>,
-    /// Shared by all connections, as a broken store would be.
+    /// Shared by all connections of the store.
     notes: Arc<Notes>,
     capabilities: Capabilities,
     shift: Option<ClockShift>,
@@ -41,17 +41,17 @@ impl<P: Provider> Broken<P> {
         self.fault == Some(fault)
     }
 
-    /// Whether there is nothing to spoil and nothing to refuse, row by row.
+    /// Whether no row has to be changed or refused.
     fn is_lawful(&self) -> bool {
         self.fault.is_none() && self.refused.is_none()
     }
 
-    /// Fails when the feature is the one that this store does without.
+    /// Fails when this store refuses the feature.
     fn offer(&self, feature: Feature) -> Result<(), MessagingError> {
         if self.refused == Some(feature) { self.capabilities.require(feature) } else { Ok(()) }
     }
 
-    /// A duration as it reaches the store.
+    /// The duration that reaches the store.
     fn spoil_duration(&self, duration: Duration) -> Duration {
         let spoiled = match (self.fault, self.shift) {
             (Some(Fault::CutsToSeconds), _) => Duration::from_secs(duration.as_secs()),
@@ -94,7 +94,7 @@ impl<P: Provider> Broken<P> {
             Some(Fault::IgnoresDedupKey) => message.dedup_key = None,
             Some(Fault::DeliversEarly | Fault::AcceptsWhatItRefuses) => message.delay = Duration::ZERO,
             Some(Fault::DeliversExpired) => message.expires = None,
-            Some(Fault::LosesOrder | Fault::OrdersByIds) => self.notes.take_key(&mut message),
+            Some(Fault::LosesOrder | Fault::OrdersByIds) => self.notes.hide_key(&mut message),
             Some(Fault::HoldsKeysOfTheExpired) if message.expires.is_some() && message.ordering_key.is_some() => {
                 message.expires = None;
                 message.delay = DAY;
@@ -108,7 +108,7 @@ impl<P: Provider> Broken<P> {
         self.notes.delivered(&message);
         match self.fault {
             Some(Fault::ForgetsCount) => message.envelope.receive_count = 1,
-            Some(Fault::LosesOrder | Fault::OrdersByIds) => self.notes.give_key_back(&mut message),
+            Some(Fault::LosesOrder | Fault::OrdersByIds) => self.notes.restore_key(&mut message),
             _ => {}
         }
         message
@@ -118,7 +118,7 @@ impl<P: Provider> Broken<P> {
         self.extended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What reaches the store of a settlement; `None` when nothing does.
+    /// The settlement that reaches the store; `None` when it is swallowed.
     fn spoil_settlement(&self, mut settlement: Settlement) -> Option<Settlement> {
         let Settlement { receipt, disposition, worker } = &mut settlement;
         match (self.fault, &mut *disposition) {
@@ -230,7 +230,7 @@ impl<P: Provider> Broken<P> {
         }
         let mut letters = list_dead_letters(&self.inner, queue).await?;
         letters.retain(|letter| query.selection.includes(letter.id, &letter.reason));
-        if self.notes.is_second() {
+        if self.notes.is_even_call() {
             letters.reverse();
         }
         let passed = query.after.as_ref().map_or(0, |cursor| cursor.0.parse().unwrap_or_default());
@@ -283,7 +283,7 @@ impl<P: Provider> Broken<P> {
         if !matches!(self.fault, Some(Fault::RenamesOnRedrive | Fault::RedrivesTwins)) {
             let report = self.inner.redrive_dead_letters(queue, &redrive, deadline).await?;
             if self.has(Fault::TakesTheDeadForCopies) {
-                // Time enough for some of them to die again.
+                // Time for some of them to be dead-lettered again.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 let again = DeadLetterSelection::Ids(report.redriven.clone());
                 self.inner.purge_dead_letters(queue, &again, deadline).await?;
@@ -336,7 +336,7 @@ impl<P: Provider> MessagingService for Broken<P> {
         let mut rows = Vec::new();
         for message in messages {
             let id = message.id;
-            if self.has(Fault::LosesSends) && self.notes.is_second() {
+            if self.has(Fault::LosesSends) && self.notes.is_even_call() {
                 rows.push(Ok(id));
                 continue;
             }
@@ -374,7 +374,7 @@ impl<P: Provider> MessagingService for Broken<P> {
             }
         }
         if self.has(Fault::ClosesWithoutWaking) {
-            // The wait is not told of the close.
+            // The wait does not end with the close.
             let received = self.inner.receive_messages(queue, &spoiled.clone().wait(Duration::ZERO), deadline).await?;
             if received.is_empty() && !options.wait.is_zero() {
                 deadline.at_most(options.wait).limit(std::future::pending::<()>()).await;
@@ -536,7 +536,7 @@ crate::forward_admin!(Broken, pause: |this, queue, deadline| async {
         return Ok(());
     }
     this.inner.deliver_now(queue, id, deadline).await
-}, bury: |this, queue, id, reason, error, deadline| async {
+}, dead_letter: |this, queue, id, reason, error, deadline| async {
     this.offer(Feature::WaitingMessages)?;
     let error = if this.has(Fault::ForgetsErrorsByHand) { None } else { error };
     match this.inner.dead_letter_waiting(queue, id, reason, error, deadline).await {
@@ -563,7 +563,7 @@ crate::forward_dead_letters!(
     purge: |this, queue, selection, deadline| async {
         let purged = this.inner.purge_dead_letters(queue, selection, deadline).await?;
         if this.has(Fault::PurgesMoreThanItCounts) {
-            // Time enough for others to die.
+            // Time for further messages to be dead-lettered.
             tokio::time::sleep(Duration::from_millis(100)).await;
             this.inner.purge_dead_letters(queue, selection, deadline).await?;
         }

@@ -1,4 +1,4 @@
-//! What a broken store remembers in order to be broken.
+//! The state that the faults need.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use postrider_core::{
 };
 use tokio::time::Instant;
 
-/// Notes on everything that passed through.
+/// What passed through the broken store.
 #[derive(Debug, Default)]
-pub(super) struct Notes(Mutex<Pages>);
+pub(super) struct Notes(Mutex<State>);
 
 #[derive(Debug, Default)]
-struct Pages {
-    times: u64,
+struct State {
+    calls: u64,
     keys: HashMap<MessageId, Key>,
     newest: HashMap<MessageId, ReceiptHandle>,
     deliveries: HashMap<MessageId, (Bytes, Envelope)>,
@@ -25,103 +25,103 @@ struct Pages {
     first_ends: HashMap<LeaseToken, Instant>,
 }
 
-/// Nobody takes this lease back: the message was handed out by mistake.
-struct Nobody;
+/// Ignores the return: the message was delivered by mistake.
+struct IgnoreReturn;
 
-impl ReturnLease for Nobody {
+impl ReturnLease for IgnoreReturn {
     fn return_lease(&self, _receipt: ReceiptHandle) {}
 }
 
 impl Notes {
-    fn pages(&self) -> MutexGuard<'_, Pages> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the second time, the fourth and so on.
-    pub(super) fn is_second(&self) -> bool {
-        let mut pages = self.pages();
-        pages.times += 1;
-        pages.times.is_multiple_of(2)
+    /// Whether this is an even-numbered call.
+    pub(super) fn is_even_call(&self) -> bool {
+        let mut state = self.state();
+        state.calls += 1;
+        state.calls.is_multiple_of(2)
     }
 
-    /// Takes a message's ordering key away, so that the store does not know of it.
-    pub(super) fn take_key(&self, message: &mut Message) {
+    /// Removes the ordering key, so that the store does not see it.
+    pub(super) fn hide_key(&self, message: &mut Message) {
         if let Some(key) = message.ordering_key.take() {
-            self.pages().keys.insert(message.id, key);
+            self.state().keys.insert(message.id, key);
         }
     }
 
-    pub(super) fn give_key_back(&self, message: &mut QueuedMessage) {
-        message.envelope.ordering_key = self.pages().keys.get(&message.id()).cloned();
+    pub(super) fn restore_key(&self, message: &mut QueuedMessage) {
+        message.envelope.ordering_key = self.state().keys.get(&message.id()).cloned();
     }
 
     pub(super) fn delivered(&self, message: &QueuedMessage) {
-        let mut pages = self.pages();
+        let mut state = self.state();
         let id = message.id();
-        pages.newest.insert(id, message.receipt().clone());
-        pages.deliveries.insert(id, (message.message.clone(), message.envelope.clone()));
-        pages.leased.insert(message.envelope.queue.clone(), id);
+        state.newest.insert(id, message.receipt().clone());
+        state.deliveries.insert(id, (message.message.clone(), message.envelope.clone()));
+        state.leased.insert(message.envelope.queue.clone(), id);
     }
 
     pub(super) fn settled(&self, receipt: &ReceiptHandle) {
-        let mut pages = self.pages();
-        pages.settled.insert(receipt.token());
-        if pages.leased.get(receipt.queue()) == Some(&receipt.message_id()) {
-            pages.leased.remove(receipt.queue());
+        let mut state = self.state();
+        state.settled.insert(receipt.token());
+        if state.leased.get(receipt.queue()) == Some(&receipt.message_id()) {
+            state.leased.remove(receipt.queue());
         }
     }
 
-    /// This lease was granted for so long.
+    /// Records the length of a granted lease.
     pub(super) fn granted(&self, receipt: &ReceiptHandle, visibility: Duration) {
-        // One that lasts longer than the clock goes does not end here.
+        // An end beyond the clock's range never comes.
         let end = Instant::now().checked_add(visibility);
-        self.pages().first_ends.extend(end.map(|end| (receipt.token(), end)));
+        self.state().first_ends.extend(end.map(|end| (receipt.token(), end)));
     }
 
-    /// Whether this lease would be over if it had not been extended.
+    /// Whether the lease would have expired without its extensions.
     pub(super) fn is_past_its_first_end(&self, receipt: &ReceiptHandle) -> bool {
-        self.pages().first_ends.get(&receipt.token()).is_some_and(|end| *end <= Instant::now())
+        self.state().first_ends.get(&receipt.token()).is_some_and(|end| *end <= Instant::now())
     }
 
     pub(super) fn was_settled(&self, receipt: &ReceiptHandle) -> bool {
-        self.pages().settled.contains(&receipt.token())
+        self.state().settled.contains(&receipt.token())
     }
 
     pub(super) fn peeked_at(&self, queue: &QueueName) {
-        self.pages().peeked_at.insert(queue.clone());
+        self.state().peeked_at.insert(queue.clone());
     }
 
     pub(super) fn was_peeked_at(&self, queue: &QueueName) -> bool {
-        self.pages().peeked_at.contains(queue)
+        self.state().peeked_at.contains(queue)
     }
 
-    /// Puts the receipt of the newest delivery in the place of an older one.
+    /// Replaces a receipt by the newest one of its message.
     pub(super) fn newest_receipt(&self, receipt: &mut ReceiptHandle) {
-        if let Some(newest) = self.pages().newest.get(&receipt.message_id()) {
+        if let Some(newest) = self.state().newest.get(&receipt.message_id()) {
             *receipt = newest.clone();
         }
     }
 
-    /// The queue in which a message with this id was delivered last.
+    /// The queue of the last delivery of a message with this id.
     pub(super) fn last_queue(&self, id: MessageId) -> Option<QueueName> {
-        Some(self.pages().newest.get(&id)?.queue().clone())
+        Some(self.state().newest.get(&id)?.queue().clone())
     }
 
-    /// A copy of the message that a receipt is for, to be sent anew.
+    /// A copy of the receipt's message, to be sent again.
     pub(super) fn copy_of(&self, receipt: &ReceiptHandle) -> Option<Message> {
-        let pages = self.pages();
-        let (body, envelope) = pages.deliveries.get(&receipt.message_id())?;
+        let state = self.state();
+        let (body, envelope) = state.deliveries.get(&receipt.message_id())?;
         let mut message = Message::new(body.clone()).id(envelope.id);
         message.ordering_key.clone_from(&envelope.ordering_key);
         Some(message)
     }
 
-    /// The message of this queue that was handed out last and not settled, once more.
+    /// A second delivery of the queue's last unsettled message.
     pub(super) fn leased_copy(&self, queue: &QueueName) -> Option<QueuedMessage> {
-        let mut pages = self.pages();
-        let id = pages.leased.remove(queue)?;
-        let (body, envelope) = pages.deliveries.get(&id)?.clone();
-        let receipt = pages.newest.get(&id)?.clone();
-        Some(QueuedMessage::new(body, envelope, receipt, Arc::new(Nobody)))
+        let mut state = self.state();
+        let id = state.leased.remove(queue)?;
+        let (body, envelope) = state.deliveries.get(&id)?.clone();
+        let receipt = state.newest.get(&id)?.clone();
+        Some(QueuedMessage::new(body, envelope, receipt, Arc::new(IgnoreReturn)))
     }
 }

@@ -1,4 +1,4 @@
-//! Everything that the suite can ask a harness for, in one process.
+//! A harness in one process with every optional hook of the suite.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use postrider_core::*;
 use super::notes::Notes;
 use super::{Broken, Fault};
 use crate::harness::{ClockShift, Harness};
-use crate::link::{Cable, Link};
+use crate::link::{Link, LinkedProvider};
 
-/// A store in memory behind a cable that can be cut, with workers whose clocks can be wrong: everything that the suite
-/// can ask a harness for. With a fault, it breaks that one rule.
+/// A store in memory behind a link that can be cut, with workers whose clocks can be wrong. With a fault, it breaks
+/// the rule of that fault.
 #[derive(Debug, Clone)]
 pub struct SimulatedStore {
     store: MemoryStore,
-    cable: Cable,
+    link: Link,
     fault: Option<Fault>,
     refused: Option<Feature>,
     notes: Arc<Notes>,
@@ -34,32 +34,32 @@ impl SimulatedStore {
     }
 
     fn new(fault: Option<Fault>) -> Self {
-        Self { store: MemoryStore::new(), cable: Cable::new(), fault, refused: None, notes: Arc::default() }
+        Self { store: MemoryStore::new(), link: Link::new(), fault, refused: None, notes: Arc::default() }
     }
 
-    /// On top of this store.
+    /// Uses this store.
     #[must_use]
     pub fn on(mut self, store: MemoryStore) -> Self {
         self.store = store;
         self
     }
 
-    /// Without this feature, and honest about it.
+    /// Refuses this feature and declares so.
     #[must_use]
     pub fn refusing(mut self, feature: Feature) -> Self {
         self.refused = Some(feature);
         self
     }
 
-    /// Behind this cable.
+    /// Uses this link.
     #[must_use]
-    pub fn cable(mut self, cable: Cable) -> Self {
-        self.cable = cable;
+    pub fn link(mut self, link: Link) -> Self {
+        self.link = link;
         self
     }
 
-    fn worker(&self, shift: Option<ClockShift>) -> Broken<Link<MemoryProvider>> {
-        let link = Link::new(self.store.open(), self.cable.clone());
+    fn worker(&self, shift: Option<ClockShift>) -> Broken<LinkedProvider<MemoryProvider>> {
+        let link = LinkedProvider::new(self.store.open(), self.link.clone());
         let mut capabilities = match self.fault {
             Some(Fault::AcceptsWhatItRefuses) => {
                 link.capabilities().clone().with(Feature::Delay, Support::refused("it says so"))
@@ -85,7 +85,7 @@ impl SimulatedStore {
 }
 
 impl Harness for SimulatedStore {
-    type Provider = Broken<Link<MemoryProvider>>;
+    type Provider = Broken<LinkedProvider<MemoryProvider>>;
 
     async fn open(&self) -> Result<Self::Provider, MessagingError> {
         Ok(self.worker(None))
@@ -93,7 +93,7 @@ impl Harness for SimulatedStore {
 
     fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
         Some(Box::pin(async {
-            self.cable.cut(Duration::from_secs(1)).await;
+            self.link.cut(Duration::from_secs(1)).await;
             if matches!(self.fault, Some(Fault::ForgetsOnRestart | Fault::AnswersTooSoon)) {
                 self.forget_everything().await?;
             }

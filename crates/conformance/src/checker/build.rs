@@ -1,4 +1,4 @@
-//! Sorts a history by message.
+//! Builds the index: the history by queue and by message.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use postrider_core::{Disposition, LeaseToken, MessageId, Nack, QueueName, Timestamp};
 
-use super::index::{Dead, Delivered, Extended, Index, MessageLog, QueueLog, Sent, Settled, Stay};
+use super::index::{Delivered, Extended, FinalDeadLetter, Index, MessageLog, QueueLog, Sent, Settled, Stay};
 use super::lease::{self, LeaseBounds};
-use super::spans::{Birth, Span};
-use super::{CheckOptions, Counts, LeasesOf};
+use super::span::{Arrival, Span};
+use super::{CheckOptions, Counts, LeaseScope};
 use crate::history::{
     Event, FinalState, LeaseOutcome, Operation, Outcome, PurgeCall, Purged, ReceiveCall, RedriveCall, Selection,
     SendCall, SettleCall,
 };
 
-/// The history by queue and by message, and how much was done in it.
+/// The index of a history, and its counts.
 pub(super) fn build<'a>(events: &'a [Event], options: &'a CheckOptions) -> (Index<'a>, Counts) {
     let mut builder = Builder {
         index: Index {
@@ -25,30 +25,30 @@ pub(super) fn build<'a>(events: &'a [Event], options: &'a CheckOptions) -> (Inde
             queues: Vec::new(),
             messages: Vec::new(),
             by_id: HashMap::new(),
-            strays: Vec::new(),
+            unknown_token_uses: Vec::new(),
             repeated_tokens: Vec::new(),
         },
         queue_numbers: HashMap::new(),
         counts: Counts { events: events.len() as u64, ..Counts::default() },
     };
     for (number, event) in events.iter().enumerate() {
-        builder.take_in(number, event);
+        builder.add_event(number, event);
     }
-    builder.seal_births();
+    builder.finish_arrivals();
     let tokens = builder.sort_deliveries();
     for (number, event) in events.iter().enumerate() {
-        builder.take_in_lease_use(number, event, &tokens);
+        builder.add_lease_use(number, event, &tokens);
     }
-    builder.seal();
+    builder.finish();
     (builder.index, builder.counts)
 }
 
-/// Which delivery handed out a token, and in which event.
-type Tokens = HashMap<LeaseToken, (Place, usize)>;
+/// The delivery of each token, and its event.
+type Tokens = HashMap<LeaseToken, (DeliveryPosition, usize)>;
 
-/// Where a delivery stands in the index.
+/// The position of a delivery in the index.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct DeliveryPosition {
     message: usize,
     stay: usize,
     delivery: usize,
@@ -60,13 +60,13 @@ struct Builder<'a> {
     counts: Counts,
 }
 
-/// The call as its caller saw it, with room for a clock that differs from others'.
+/// The call as its caller saw it, widened by the clock skew.
 fn seen(event: &Event, options: &CheckOptions) -> Span {
     let skew = options.clock_skew;
     Span { start: event.start.saturating_sub(skew), end: event.end.saturating_add(skew) }
 }
 
-/// When it took effect: without an answer it may be any time after the start.
+/// When the call took effect: without an answer, at any time after its start.
 fn effect<T>(seen: Span, outcome: &Outcome<T>) -> Span {
     let end = if outcome.done().is_some() { seen.end } else { Timestamp::MAX };
     Span { end, ..seen }
@@ -91,30 +91,30 @@ impl<'a> Builder<'a> {
 
     fn message(&mut self, id: MessageId) -> &mut MessageLog<'a> {
         let messages = &mut self.index.messages;
-        let place = *self.index.by_id.entry(id).or_insert_with(|| {
+        let position = *self.index.by_id.entry(id).or_insert_with(|| {
             messages.push(MessageLog::new(id));
             messages.len() - 1
         });
-        &mut messages[place]
+        &mut messages[position]
     }
 
     fn stay(&mut self, id: MessageId, queue: usize) -> &mut Stay<'a> {
         let stays = &mut self.message(id).stays;
-        let place = stays.iter().position(|stay| stay.queue == queue).unwrap_or_else(|| {
-            stays.push(Stay { queue, births: Vec::new(), deliveries: Vec::new() });
+        let position = stays.iter().position(|stay| stay.queue == queue).unwrap_or_else(|| {
+            stays.push(Stay { queue, arrivals: Vec::new(), deliveries: Vec::new() });
             stays.len() - 1
         });
-        &mut stays[place]
+        &mut stays[position]
     }
 
-    /// Everything but the uses of leases, whose deliveries may stand later in the history.
-    fn take_in(&mut self, number: usize, event: &'a Event) {
+    /// Adds everything but the uses of leases, whose deliveries may come later in the history.
+    fn add_event(&mut self, number: usize, event: &'a Event) {
         let seen = seen(event, self.index.options);
         match &event.operation {
-            Operation::Send(call) => self.take_in_send(number, seen, call),
-            Operation::Receive(call) => self.take_in_receive(number, seen, call),
-            Operation::Redrive(call) => self.take_in_redrive(number, seen, call),
-            Operation::Purge(call) => self.take_in_purge(seen, call),
+            Operation::Send(call) => self.add_send(number, seen, call),
+            Operation::Receive(call) => self.add_receive(number, seen, call),
+            Operation::Redrive(call) => self.add_redrive(number, seen, call),
+            Operation::Purge(call) => self.add_purge(seen, call),
             Operation::Delete(call) if call.outcome.may_have_happened() => {
                 let queue = self.origin(&call.queue);
                 let span = effect(seen, &call.outcome);
@@ -126,13 +126,13 @@ impl<'a> Builder<'a> {
                 let hash = call.body_hash;
                 self.message(call.id).edited.extend(hash);
             }
-            Operation::Final(state) => self.take_in_final(number, state),
+            Operation::Final(state) => self.add_final(number, state),
             Operation::Delete(_) | Operation::Edit(_) => {}
             Operation::Settle(_) | Operation::Extend(_) | Operation::Dropped(_) => {}
         }
     }
 
-    fn take_in_send(&mut self, number: usize, seen: Span, call: &'a SendCall) {
+    fn add_send(&mut self, number: usize, seen: Span, call: &'a SendCall) {
         let queue = self.queue(&call.queue);
         let span = effect(seen, &call.outcome);
         match &call.outcome {
@@ -147,13 +147,13 @@ impl<'a> Builder<'a> {
         }
         let sent = Sent { event: number, span, queue, call };
         if sent.may_exist() {
-            let birth = Birth { event: number, span, delay: call.delay };
-            self.stay(call.id, queue).births.push(birth);
+            let arrival = Arrival { event: number, span, delay: call.delay };
+            self.stay(call.id, queue).arrivals.push(arrival);
         }
         self.message(call.id).sends.push(sent);
     }
 
-    fn take_in_receive(&mut self, number: usize, seen: Span, call: &'a ReceiveCall) {
+    fn add_receive(&mut self, number: usize, seen: Span, call: &'a ReceiveCall) {
         let queue = self.queue(&call.queue);
         let log = &mut self.index.queues[queue];
         let limit = call.max_receive_count;
@@ -183,7 +183,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn take_in_redrive(&mut self, number: usize, seen: Span, call: &'a RedriveCall) {
+    fn add_redrive(&mut self, number: usize, seen: Span, call: &'a RedriveCall) {
         let from = self.origin(&call.queue);
         let into = call.to.as_ref().map_or(from, |to| self.queue(to));
         let (ids, unknown) = match (&call.outcome, &call.selection) {
@@ -191,11 +191,11 @@ impl<'a> Builder<'a> {
             (Outcome::Done(ids), _) => (ids, 0),
             (Outcome::Unknown, Selection::Ids(ids)) => (ids, 1),
             (Outcome::Unknown, Selection::All | Selection::Reason(_)) => {
-                self.index.queues[from].loose_redrives.add(seen.start, number);
+                self.index.queues[from].unknown_redrives.add(seen.start, number);
                 if into != from {
-                    self.index.queues[into].loose_redrives.add(seen.start, number);
+                    self.index.queues[into].unknown_redrives.add(seen.start, number);
                 }
-                self.index.queues[into].loose_redrives_into.add(seen.start, number);
+                self.index.queues[into].unknown_redrives_into.add(seen.start, number);
                 return;
             }
         };
@@ -204,15 +204,15 @@ impl<'a> Builder<'a> {
         }
         let span = effect(seen, &call.outcome);
         for id in ids {
-            let birth = Birth { event: number, span, delay: Duration::ZERO };
-            self.stay(*id, into).births.push(birth);
+            let arrival = Arrival { event: number, span, delay: Duration::ZERO };
+            self.stay(*id, into).arrivals.push(arrival);
             let message = self.message(*id);
             message.redrives.add(span);
             message.unknown_moves += unknown;
         }
     }
 
-    fn take_in_purge(&mut self, seen: Span, call: &'a PurgeCall) {
+    fn add_purge(&mut self, seen: Span, call: &'a PurgeCall) {
         if matches!(call.outcome, Outcome::Failed(_) | Outcome::Done(0)) {
             return;
         }
@@ -233,13 +233,13 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn take_in_final(&mut self, number: usize, state: &'a FinalState) {
+    fn add_final(&mut self, number: usize, state: &'a FinalState) {
         let queue = self.origin(&state.queue);
         self.index.queues[queue].has_final = true;
         self.counts.final_queues += 1;
         self.counts.dead += state.dead_letters.len() as u64;
         for record in &state.dead_letters {
-            self.message(record.id).dead.push(Dead { event: number, record });
+            self.message(record.id).dead.push(FinalDeadLetter { event: number, record });
         }
         for id in state.live.iter().flatten() {
             self.counts.live += 1;
@@ -247,23 +247,23 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Bulk redrives without an answer may have been the birth of every message that is known in their queue.
-    fn seal_births(&mut self) {
+    /// A bulk redrive without an answer may have brought back every message known in its queue.
+    fn finish_arrivals(&mut self) {
         for message in &mut self.index.messages {
             for stay in &mut message.stays {
                 let queue = &self.index.queues[stay.queue];
-                let loose = self.index.queues[queue.origin].loose_redrives;
-                if let Some(redrive) = loose.first() {
+                let unknown = self.index.queues[queue.origin].unknown_redrives;
+                if let Some(redrive) = unknown.first() {
                     message.redrives.add(redrive.span);
-                    message.unknown_moves += loose.count;
+                    message.unknown_moves += unknown.count;
                 }
-                stay.births.extend(queue.loose_redrives_into.first());
-                stay.births.sort_by_key(|birth| birth.span.start);
+                stay.arrivals.extend(queue.unknown_redrives_into.first());
+                stay.arrivals.sort_by_key(|arrival| arrival.span.start);
             }
-            message.redrives.seal();
+            message.redrives.finish();
         }
         for queue in &mut self.index.queues {
-            queue.removals.seal();
+            queue.removals.finish();
         }
     }
 
@@ -271,18 +271,18 @@ impl<'a> Builder<'a> {
         let mut tokens = Tokens::with_capacity(self.index.by_id.len());
         for (m, message) in self.index.messages.iter_mut().enumerate() {
             for (s, stay) in message.stays.iter_mut().enumerate() {
-                let birth = stay.first_birth();
+                let arrival = stay.first_arrival();
                 for delivered in &mut stay.deliveries {
-                    if let Some(birth) = birth.filter(|birth| *birth <= delivered.span.end) {
-                        delivered.span.start = delivered.span.start.max(birth);
+                    if let Some(arrival) = arrival.filter(|arrival| *arrival <= delivered.span.end) {
+                        delivered.span.start = delivered.span.start.max(arrival);
                     }
                 }
                 stay.deliveries.sort_by_key(|delivered| (delivered.span.end, delivered.event));
                 for (d, delivered) in stay.deliveries.iter().enumerate() {
                     match tokens.entry(delivered.delivery.token) {
                         Entry::Vacant(entry) => {
-                            let place = Place { message: m, stay: s, delivery: d };
-                            entry.insert((place, delivered.event));
+                            let position = DeliveryPosition { message: m, stay: s, delivery: d };
+                            entry.insert((position, delivered.event));
                         }
                         Entry::Occupied(first) => {
                             let again = (first.get().1, delivered.event, message.id);
@@ -295,10 +295,10 @@ impl<'a> Builder<'a> {
         tokens
     }
 
-    fn take_in_lease_use(&mut self, number: usize, event: &'a Event, tokens: &Tokens) {
+    fn add_lease_use(&mut self, number: usize, event: &'a Event, tokens: &Tokens) {
         let seen = seen(event, self.index.options);
         match &event.operation {
-            Operation::Settle(call) => self.take_in_settle(number, seen, call, tokens),
+            Operation::Settle(call) => self.add_settle(number, seen, call, tokens),
             Operation::Extend(call) => {
                 match call.outcome {
                     LeaseOutcome::Done => self.counts.extends += 1,
@@ -313,7 +313,7 @@ impl<'a> Builder<'a> {
                     Some(delivered) => {
                         delivered.extends.push(Extended { event: number, span: seen, extension: call.extension, done })
                     }
-                    None if done => self.index.strays.push(number),
+                    None if done => self.index.unknown_token_uses.push(number),
                     None => {}
                 }
             }
@@ -329,7 +329,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn take_in_settle(&mut self, number: usize, seen: Span, call: &'a SettleCall, tokens: &Tokens) {
+    fn add_settle(&mut self, number: usize, seen: Span, call: &'a SettleCall, tokens: &Tokens) {
         let settled = Settled { event: number, span: seen, queue: self.queue(&call.queue), call };
         match (&call.outcome, &call.disposition) {
             (LeaseOutcome::Expired, _) => self.counts.expired += 1,
@@ -346,21 +346,21 @@ impl<'a> Builder<'a> {
         let is_copied = settled.is_dead_letter() || (is_retry && self.index.options.retries_are_copies);
         let (done, unknown_move) = (settled.is_done(), !settled.is_done() && is_copied);
         if unknown_move && is_retry {
-            let birth = Birth { event: number, span: seen, delay: Duration::ZERO };
-            self.stay(call.id, settled.queue).births.push(birth);
+            let arrival = Arrival { event: number, span: seen, delay: Duration::ZERO };
+            self.stay(call.id, settled.queue).arrivals.push(arrival);
         }
         let message = self.message(call.id);
         message.unknown_moves += u32::from(unknown_move);
         message.settles.push(settled);
-        let place = message.settles.len() - 1;
+        let position = message.settles.len() - 1;
         match self.delivered(&call.queue, call.id, call.token, tokens) {
-            Some(delivered) => delivered.settles.push(place),
-            None if done => self.index.strays.push(number),
+            Some(delivered) => delivered.settles.push(position),
+            None if done => self.index.unknown_token_uses.push(number),
             None => {}
         }
     }
 
-    /// The delivery that handed out a token, if it was of this message and queue.
+    /// The delivery of a token, if it was of this message and queue.
     fn delivered(
         &mut self,
         queue: &QueueName,
@@ -368,33 +368,33 @@ impl<'a> Builder<'a> {
         token: LeaseToken,
         tokens: &Tokens,
     ) -> Option<&mut Delivered<'a>> {
-        let (place, _) = tokens.get(&token)?;
+        let (position, _) = tokens.get(&token)?;
         let queue = self.queue(queue);
-        let message = &mut self.index.messages[place.message];
-        let stay = &mut message.stays[place.stay];
+        let message = &mut self.index.messages[position.message];
+        let stay = &mut message.stays[position.stay];
         if message.id != id || stay.queue != queue {
             return None;
         }
-        Some(&mut stay.deliveries[place.delivery])
+        Some(&mut stay.deliveries[position.delivery])
     }
 
-    fn seal(&mut self) {
+    fn finish(&mut self) {
         for message in &mut self.index.messages {
             let sends = message.possible_sends().count();
             self.counts.messages += u64::from(sends > 0);
             message.copies = sends.max(1) + message.unknown_moves as usize;
-            if self.index.options.leases == LeasesOf::Connections {
-                // Those who died unread were copied by a receive, which says nothing of it.
+            if self.index.options.leases == LeaseScope::Connections {
+                // A message dead-lettered on reading was copied by a receive that does not report it.
                 message.copies += message.dead.iter().filter(|dead| dead.is_unread()).count();
                 if message.came_back() {
-                    // The store forgot that it was acknowledged, or had copied it before: it is counted.
+                    // The store lost the ack, or had copied the message before: the deliveries count as copies.
                     let deliveries: usize = message.stays.iter().map(|stay| stay.deliveries.len()).sum();
                     message.copies = message.copies.max(deliveries);
                 }
             }
             for stay in &mut message.stays {
-                // Copies that were made by the use of a lease came last.
-                stay.births.sort_by_key(|birth| birth.span.start);
+                // Copies made by the use of a lease were added last.
+                stay.arrivals.sort_by_key(|arrival| arrival.span.start);
                 for delivered in &mut stay.deliveries {
                     delivered.extends.sort_by_key(|extend| extend.span.start);
                     delivered.lease = lease::bounds(delivered, &message.settles, self.index.options);

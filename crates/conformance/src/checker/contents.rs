@@ -1,4 +1,4 @@
-//! Deliveries of messages that nobody sent, and of messages that are not as they were sent.
+//! Deliveries of messages that were never sent, and of messages that differ from what was sent.
 
 use super::finding::{FindingKind, Findings};
 use super::index::{Delivered, Index, MessageLog, Stay};
@@ -25,10 +25,10 @@ fn was_sent(
     delivered: &Delivered<'_>,
 ) -> bool {
     let queue = index.queue(stay.queue);
-    // A dead letter was put there by the store; it must have been in the origin before.
-    let births = if queue.holds_dead_letters { message.stay(queue.origin) } else { Some(stay) };
-    let birth = births.and_then(Stay::first_birth);
-    if birth.is_some_and(|birth| birth <= delivered.span.end) {
+    // The store dead-letters a message itself; the message must have been in the origin queue before.
+    let arrivals = if queue.holds_dead_letters { message.stay(queue.origin) } else { Some(stay) };
+    let arrival = arrivals.and_then(Stay::first_arrival);
+    if arrival.is_some_and(|arrival| arrival <= delivered.span.end) {
         return true;
     }
     let mut kind = (FindingKind::Phantom, 1);
@@ -42,7 +42,7 @@ fn was_sent(
             format!("although {} was answered with the id of message {other}", index.cite(event))
         }
         Some((_, event)) => format!("before {}", index.cite(event)),
-        None => "and nobody sent it there".to_owned(),
+        None => "and it was never sent there".to_owned(),
     };
     findings.add(kind, &queue.name, message.id, || format!("delivered by {} {why}", index.cite(delivered.event)));
     false
@@ -60,13 +60,13 @@ fn is_unchanged(
     let delivery = delivered.delivery;
     if !is_own_body(message, delivery.body_hash) {
         findings.add((kind, 1), queue, message.id, || {
-            format!("the body of {} is not the one that was sent", index.cite(delivered.event))
+            format!("the body of {} differs from the one that was sent", index.cite(delivered.event))
         });
     }
     let key = &delivery.ordering_key;
     if !message.possible_sends().any(|sent| sent.call.ordering_key == *key) {
         findings.add((kind, 11), queue, message.id, || {
-            format!("{} has ordering key {key:?}, which it was not sent with", index.cite(delivered.event))
+            format!("{} has ordering key {key:?}; it was sent with another", index.cite(delivered.event))
         });
     }
 }
@@ -85,8 +85,8 @@ fn answers_are_of_sent_messages(index: &Index<'_>, findings: &mut Findings, mess
         if *answered == message.id {
             continue;
         }
-        let holds_key = index.by_id.get(answered).is_some_and(|place| {
-            index.messages[*place].possible_sends().any(|other| {
+        let holds_key = index.by_id.get(answered).is_some_and(|position| {
+            index.messages[*position].possible_sends().any(|other| {
                 other.queue == sent.queue
                     && other.call.dedup_key.is_some()
                     && other.call.dedup_key == sent.call.dedup_key
@@ -97,7 +97,7 @@ fn answers_are_of_sent_messages(index: &Index<'_>, findings: &mut Findings, mess
             let queue = &index.queue(sent.queue).name;
             findings.add((FindingKind::Phantom, 1), queue, message.id, || {
                 let cited = index.cite(sent.event);
-                format!("{cited} was answered with {answered}, which is no message with its dedup key")
+                format!("{cited} was answered with {answered}, which is not a message with its dedup key")
             });
         }
     }
@@ -108,13 +108,13 @@ mod tests {
     use postrider_core::QueueName;
 
     use super::*;
-    use crate::checker::story::{Story, body, id, queue};
+    use crate::checker::test_history::{TestHistory, body, id, queue};
     use crate::history::{Delivery, EditCall, ReceiveCall, RedriveCall, Selection};
 
-    fn sent() -> Story {
-        let mut story = Story::default();
-        story.send_keyed(10..20, 1);
-        story
+    fn sent() -> TestHistory {
+        let mut history = TestHistory::default();
+        history.send_keyed(10..20, 1);
+        history
     }
 
     fn change(change: impl FnOnce(&mut Delivery)) -> impl FnOnce(&mut ReceiveCall) {
@@ -126,37 +126,37 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_nobody_sent_is_a_phantom() {
-        let mut story = sent();
-        story.receive(30..40, 2);
-        story.assert_accused(FindingKind::Phantom, 1);
-        let mut story = sent();
-        story.receive(0..9, 1);
-        story.assert_accused(FindingKind::Phantom, 1);
-        let mut story = sent();
-        story.send_with(10..20, 2, |call| call.outcome = Outcome::Failed("full".into()));
-        story.receive(30..40, 2);
-        let text = story.assert_accused(FindingKind::Phantom, 1);
+    fn a_message_that_was_never_sent_is_a_phantom() {
+        let mut history = sent();
+        history.receive(30..40, 2);
+        history.assert_accused(FindingKind::Phantom, 1);
+        let mut history = sent();
+        history.receive(0..9, 1);
+        history.assert_accused(FindingKind::Phantom, 1);
+        let mut history = sent();
+        history.send_with(10..20, 2, |call| call.outcome = Outcome::Failed("full".into()));
+        history.receive(30..40, 2);
+        let text = history.assert_accused(FindingKind::Phantom, 1);
         assert!(text.contains("was refused: full"), "{text}");
     }
 
     #[test]
-    fn a_receive_beside_the_send_and_a_send_without_an_answer_are_none() {
-        let mut story = sent();
-        story.receive(0..10, 1);
-        story.assert_clean();
-        let mut story = Story::default();
-        story.send_with(10..20, 2, |call| call.outcome = Outcome::Unknown);
-        story.receive(30..40, 2);
-        story.assert_clean();
+    fn a_receive_during_the_send_or_after_a_send_without_an_answer_is_no_phantom() {
+        let mut history = sent();
+        history.receive(0..10, 1);
+        history.assert_clean();
+        let mut history = TestHistory::default();
+        history.send_with(10..20, 2, |call| call.outcome = Outcome::Unknown);
+        history.receive(30..40, 2);
+        history.assert_clean();
     }
 
     #[test]
     fn dead_letters_come_from_their_origin() {
         for (message, phantom) in [(1, false), (2, true)] {
-            let mut story = sent();
-            story.receive_with(30..40, &[message], |call| call.queue = queue().dead_letters());
-            assert_eq!(story.verdict().has(FindingKind::Phantom), phantom);
+            let mut history = sent();
+            history.receive_with(30..40, &[message], |call| call.queue = queue().dead_letters());
+            assert_eq!(history.verdict().has(FindingKind::Phantom), phantom);
         }
     }
 
@@ -171,11 +171,11 @@ mod tests {
             (Selection::All, Outcome::Done(vec![id(2)]), true),
         ];
         for (selection, outcome, phantom) in redrives {
-            let mut story = sent();
+            let mut history = sent();
             let queue = queue().dead_letters();
-            story.record(21..22, RedriveCall { queue, to: Some(other()), selection, outcome });
-            story.receive_with(30..40, &[1], |call| call.queue = other());
-            let verdict = story.verdict();
+            history.record(21..22, RedriveCall { queue, to: Some(other()), selection, outcome });
+            history.receive_with(30..40, &[1], |call| call.queue = other());
+            let verdict = history.verdict();
             assert_eq!(verdict.has(FindingKind::Phantom), phantom, "{verdict}");
             assert_eq!(verdict.is_clean(), !phantom, "{verdict}");
         }
@@ -183,24 +183,24 @@ mod tests {
 
     #[test]
     fn another_body_or_key_is_an_alteration() {
-        let mut story = sent();
-        story.receive_with(30..40, &[1], change(|delivery| delivery.body_hash = body(7)));
-        story.assert_accused(FindingKind::Altered, 1);
-        let mut story = sent();
-        story.receive_with(30..40, &[1], change(|delivery| delivery.ordering_key = None));
-        story.assert_accused(FindingKind::Altered, 11);
+        let mut history = sent();
+        history.receive_with(30..40, &[1], change(|delivery| delivery.body_hash = body(7)));
+        history.assert_accused(FindingKind::Altered, 1);
+        let mut history = sent();
+        history.receive_with(30..40, &[1], change(|delivery| delivery.ordering_key = None));
+        history.assert_accused(FindingKind::Altered, 11);
     }
 
     #[test]
-    fn an_edited_body_is_none() {
+    fn an_edited_body_is_no_alteration() {
         for (outcome, altered) in
             [(Outcome::Done(()), false), (Outcome::Unknown, false), (Outcome::Failed("no".into()), true)]
         {
-            let mut story = sent();
+            let mut history = sent();
             let edit = EditCall { queue: queue(), id: id(1), body_hash: Some(body(7)), outcome };
-            story.record(21..22, edit);
-            story.receive_with(30..40, &[1], change(|delivery| delivery.body_hash = body(7)));
-            assert_eq!(story.verdict().has(FindingKind::Altered), altered);
+            history.record(21..22, edit);
+            history.receive_with(30..40, &[1], change(|delivery| delivery.body_hash = body(7)));
+            assert_eq!(history.verdict().has(FindingKind::Altered), altered);
         }
     }
 }

@@ -33,11 +33,11 @@ impl Keyed<'_, '_> {
         self.sent.call.outcome.done().copied()
     }
 
-    /// By when the send had taken effect, if it did: when it was answered, or when its message was seen.
+    /// By when the send had certainly taken effect: when it was answered, or when its message was seen.
     fn effective_by(&self) -> Option<Timestamp> {
         match &self.sent.call.outcome {
             Outcome::Done(_) => Some(self.sent.span.end),
-            // With two sends, the delivery may be of the other one.
+            // With two sends of the message, the delivery may stem from the other one.
             Outcome::Unknown if self.message.possible_sends().count() == 1 => {
                 let stay = self.message.stay(self.sent.queue)?;
                 stay.deliveries.first().map(|delivered| delivered.span.end)
@@ -47,8 +47,8 @@ impl Keyed<'_, '_> {
     }
 }
 
-/// One sweep over the sends of a key: of the messages that were there before a send began, the one that lives longest
-/// for certain is the one that the send must be answered with.
+/// One sweep over the sends of a key: a send must be answered with the message that existed before the send began and
+/// certainly lives longest.
 fn one_message_while_the_first_lives(index: &Index<'_>, findings: &mut Findings, sends: &[Keyed<'_, '_>]) {
     let mut by_end: Vec<_> = sends.iter().filter(|keyed| keyed.answer() == Some(keyed.message.id)).collect();
     by_end.sort_by_key(|keyed| keyed.sent.span.end);
@@ -94,7 +94,7 @@ fn one_message_while_the_first_lives(index: &Index<'_>, findings: &mut Findings,
     }
 }
 
-/// A send that is answered with the id of a message that had ended before is a message that was swallowed.
+/// A send that is answered with the id of a message that had already ended has lost its message.
 fn a_new_message_after_that(index: &Index<'_>, findings: &mut Findings, sends: &[Keyed<'_, '_>]) {
     let mut ends: HashMap<MessageId, Option<Ended>> = HashMap::new();
     for keyed in sends {
@@ -114,7 +114,7 @@ fn a_new_message_after_that(index: &Index<'_>, findings: &mut Findings, sends: &
     }
 }
 
-/// The end of a message, and by when its dedup key was free for certain.
+/// The end of a message, and by when its dedup key was certainly free.
 #[derive(Clone, Copy)]
 struct Ended {
     key_free_by: Timestamp,
@@ -122,13 +122,13 @@ struct Ended {
 }
 
 fn ended(index: &Index<'_>, id: MessageId, queue: usize) -> Option<Ended> {
-    let message = index.by_id.get(&id).map(|place| &index.messages[*place])?;
+    let message = index.by_id.get(&id).map(|position| &index.messages[*position])?;
     if message.copies != 1 || !message.redrives.is_empty() {
         return None;
     }
-    let leavings =
+    let departures =
         message.settles.iter().filter(|settled| settled.queue == queue && settled.is_done() && settled.ends_stay());
-    let first = leavings.min_by_key(|settled| settled.span.end)?;
+    let first = departures.min_by_key(|settled| settled.span.end)?;
     let mut key_free_by = first.span.end;
     if let DedupScope::Window(window) = index.options.dedup {
         let sent = message.possible_sends().map(|sent| sent.span.end).max()?;
@@ -145,24 +145,24 @@ mod tests {
     use postrider_core::{Disposition, Nack};
 
     use super::*;
-    use crate::checker::story::{Story, id, ms};
+    use crate::checker::test_history::{TestHistory, id, ms};
     use crate::history::LeaseOutcome;
 
-    fn send(story: &mut Story, time: Range<u64>, message: u64, answer: u64) {
-        story.send_with(time, message, |call| {
+    fn send(history: &mut TestHistory, time: Range<u64>, message: u64, answer: u64) {
+        history.send_with(time, message, |call| {
             call.dedup_key = Some("d".into());
             call.outcome = if answer == 0 { Outcome::Unknown } else { Outcome::Done(id(answer)) };
         });
     }
 
     /// Message 1 is sent, then message 2 with the same key, and message 1 is acknowledged at 1000.
-    fn sent_twice(second: Range<u64>, answer: u64) -> Story {
-        let mut story = Story::default();
-        send(&mut story, 0..10, 1, 1);
-        send(&mut story, second, 2, answer);
-        let token = story.receive(900..910, 1);
-        story.ack(1_000..1_010, token);
-        story
+    fn sent_twice(second: Range<u64>, answer: u64) -> TestHistory {
+        let mut history = TestHistory::default();
+        send(&mut history, 0..10, 1, 1);
+        send(&mut history, second, 2, answer);
+        let token = history.receive(900..910, 1);
+        history.ack(1_000..1_010, token);
+        history
     }
 
     #[test]
@@ -180,85 +180,85 @@ mod tests {
     }
 
     #[test]
-    fn a_second_message_whose_send_had_no_answer_shows_itself_by_its_delivery() {
-        let mut story = sent_twice(20..30, 0);
-        story.assert_clean();
-        story.receive(500..510, 2);
-        story.assert_accused(FindingKind::Duplicated, 1);
-        let mut story = sent_twice(20..30, 0);
-        story.receive(500..1_000, 2);
-        story.assert_clean();
+    fn a_second_message_whose_send_had_no_answer_is_found_by_its_delivery() {
+        let mut history = sent_twice(20..30, 0);
+        history.assert_clean();
+        history.receive(500..510, 2);
+        history.assert_accused(FindingKind::Duplicated, 1);
+        let mut history = sent_twice(20..30, 0);
+        history.receive(500..1_000, 2);
+        history.assert_clean();
     }
 
     #[test]
-    fn a_message_that_was_there_before_the_first_may_be_sent_again() {
-        let mut story = Story::default();
-        send(&mut story, 0..10, 2, 0);
-        let token = story.receive(20..30, 2);
-        story.settle(31..32, token, Disposition::Ack, LeaseOutcome::Unknown);
-        send(&mut story, 40..50, 1, 1);
-        send(&mut story, 60..70, 2, 0);
-        let token = story.receive(80..90, 1);
-        story.ack(91..92, token);
-        story.assert_clean();
+    fn a_message_that_existed_before_the_first_may_be_sent_again() {
+        let mut history = TestHistory::default();
+        send(&mut history, 0..10, 2, 0);
+        let token = history.receive(20..30, 2);
+        history.settle(31..32, token, Disposition::Ack, LeaseOutcome::Unknown);
+        send(&mut history, 40..50, 1, 1);
+        send(&mut history, 60..70, 2, 0);
+        let token = history.receive(80..90, 1);
+        history.ack(91..92, token);
+        history.assert_clean();
     }
 
     #[test]
     fn a_send_that_was_answered_with_the_first_message_made_none() {
-        let mut story = sent_twice(20..30, 1);
-        story.receive(500..510, 2);
-        let text = story.assert_accused(FindingKind::Duplicated, 1);
+        let mut history = sent_twice(20..30, 1);
+        history.receive(500..510, 2);
+        let text = history.assert_accused(FindingKind::Duplicated, 1);
         assert!(text.contains("was answered with the id of message"), "{text}");
     }
 
     #[test]
     fn a_first_message_that_may_have_ended_frees_the_key() {
-        let mut story = Story::default();
-        send(&mut story, 0..10, 1, 1);
-        let token = story.receive(12..14, 1);
+        let mut history = TestHistory::default();
+        send(&mut history, 0..10, 1, 1);
+        let token = history.receive(12..14, 1);
         let reject = Disposition::Nack(Nack::dead_letter("rejected"));
-        story.settle(15..16, token, reject, LeaseOutcome::Unknown);
-        send(&mut story, 20..30, 2, 2);
-        story.assert_clean();
+        history.settle(15..16, token, reject, LeaseOutcome::Unknown);
+        send(&mut history, 20..30, 2, 2);
+        history.assert_clean();
 
-        let mut story = Story::default();
-        send(&mut story, 0..10, 1, 1);
-        send(&mut story, 20..30, 2, 2);
-        story.finish(&[(1, "max_receive_count", 3)], &[2]);
-        assert!(!story.verdict().has(FindingKind::Duplicated));
+        let mut history = TestHistory::default();
+        send(&mut history, 0..10, 1, 1);
+        send(&mut history, 20..30, 2, 2);
+        history.finish(&[(1, "max_receive_count", 3)], &[2]);
+        assert!(!history.verdict().has(FindingKind::Duplicated));
 
-        let mut story = sent_twice(20..30, 2);
-        story.redrive(15..18, &[1], false);
-        story.assert_clean();
+        let mut history = sent_twice(20..30, 2);
+        history.redrive(15..18, &[1], false);
+        history.assert_clean();
     }
 
     #[test]
     fn a_key_whose_message_has_ended_makes_a_new_one() {
-        let mut story = sent_twice(1_011..1_020, 1);
-        let text = story.assert_accused(FindingKind::Lost, 1);
+        let mut history = sent_twice(1_011..1_020, 1);
+        let text = history.assert_accused(FindingKind::Lost, 1);
         assert!(text.contains("which had ended with the ack"), "{text}");
         sent_twice(1_010..1_020, 1).assert_clean();
 
-        story.options.dedup = DedupScope::Window(ms(996));
-        story.assert_clean();
-        story.options.dedup = DedupScope::Window(ms(995));
-        story.assert_accused(FindingKind::Lost, 1);
+        history.options.dedup = DedupScope::Window(ms(996));
+        history.assert_clean();
+        history.options.dedup = DedupScope::Window(ms(995));
+        history.assert_accused(FindingKind::Lost, 1);
     }
 
     #[test]
     fn a_window_ends_although_the_message_lives() {
-        let mut story = sent_twice(20..30, 2);
-        story.options.dedup = DedupScope::Window(ms(35));
-        story.assert_clean();
-        story.options.dedup = DedupScope::Window(ms(36));
-        story.assert_accused(FindingKind::Duplicated, 1);
+        let mut history = sent_twice(20..30, 2);
+        history.options.dedup = DedupScope::Window(ms(35));
+        history.assert_clean();
+        history.options.dedup = DedupScope::Window(ms(36));
+        history.assert_accused(FindingKind::Duplicated, 1);
     }
 
     #[test]
     fn an_answer_must_be_a_message_of_that_key() {
-        let mut story = Story::default();
-        story.send(0..1, 1);
-        send(&mut story, 2..3, 2, 1);
-        story.assert_accused(FindingKind::Phantom, 1);
+        let mut history = TestHistory::default();
+        history.send(0..1, 1);
+        send(&mut history, 2..3, 2, 1);
+        history.assert_accused(FindingKind::Phantom, 1);
     }
 }

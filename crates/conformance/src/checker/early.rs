@@ -2,7 +2,7 @@
 
 use postrider_core::Timestamp;
 
-use super::LeasesOf;
+use super::LeaseScope;
 use super::finding::{FindingKind, Findings};
 use super::index::{Delivered, Index, MessageLog, Stay};
 use super::lease;
@@ -21,18 +21,18 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) {
 }
 
 fn after_its_delay(index: &Index<'_>, findings: &mut Findings, message: &MessageLog<'_>, stay: &Stay<'_>) {
-    let mut births = stay.births.iter().peekable();
+    let mut arrivals = stay.arrivals.iter().peekable();
     let mut due: Option<(Timestamp, usize)> = None;
     for delivered in &stay.deliveries {
-        while let Some(birth) = births.next_if(|birth| birth.span.start <= delivered.span.end) {
-            let born_due = (birth.span.start.saturating_add(birth.delay), birth.event);
+        while let Some(arrival) = arrivals.next_if(|arrival| arrival.span.start <= delivered.span.end) {
+            let born_due = (arrival.span.start.saturating_add(arrival.delay), arrival.event);
             due = Some(due.map_or(born_due, |due| due.min(born_due)));
         }
-        let Some((due, birth)) = due else { continue };
+        let Some((due, arrival)) = due else { continue };
         if is_early(index, delivered, due) {
             findings.add((FindingKind::Early, 12), &index.queue(stay.queue).name, message.id, || {
-                let (delivered, birth) = (index.cite(delivered.event), index.cite(birth));
-                format!("delivered by {delivered}, after {birth} not due before {}", index.time(due))
+                let (delivered, arrival) = (index.cite(delivered.event), index.cite(arrival));
+                format!("delivered by {delivered}, after {arrival} not due before {}", index.time(due))
             });
         }
     }
@@ -43,7 +43,7 @@ fn is_early(index: &Index<'_>, delivered: &Delivered<'_>, due: Timestamp) -> boo
 }
 
 fn after_its_retry(index: &Index<'_>, findings: &mut Findings, message: &MessageLog<'_>, stay: &Stay<'_>) {
-    if index.options.leases == LeasesOf::Connections && message.ordering_key().is_some() {
+    if index.options.leases == LeaseScope::Connections && message.ordering_key().is_some() {
         return;
     }
     for pair in stay.deliveries.windows(2) {
@@ -51,12 +51,12 @@ fn after_its_retry(index: &Index<'_>, findings: &mut Findings, message: &Message
         if !before.span.is_before(delivered.span) {
             continue;
         }
-        for settled in before.settles.iter().map(|place| &message.settles[*place]) {
+        for settled in before.settles.iter().map(|position| &message.settles[*position]) {
             let Some(after) = settled.retry_after().filter(|_| settled.is_done()) else {
                 continue;
             };
             let due = settled.span.start.saturating_add(after);
-            // A delivery before the retry began is two leases at once, not an early return.
+            // A delivery before the retry began is a second lease, not an early retry.
             let is_next = settled.span.start <= delivered.span.end;
             let redriven = message.redrives.possible_between(settled.span.start, delivered.span.end);
             if is_next && !redriven && is_early(index, delivered, due) {
@@ -77,7 +77,7 @@ fn before_its_expiry(index: &Index<'_>, findings: &mut Findings, message: &Messa
         return;
     };
     for delivered in &stay.deliveries {
-        // A redriven message has no expiry any more.
+        // A redrive removes the expiry.
         let redriven = message.redrives.possible_by(delivered.span.end);
         if delivered.span.start > expired && !redriven {
             findings.add((FindingKind::Early, 12), &index.queue(stay.queue).name, message.id, || {
@@ -88,8 +88,8 @@ fn before_its_expiry(index: &Index<'_>, findings: &mut Findings, message: &Messa
     }
 }
 
-/// By when every copy of the message had expired for certain. An expiry at a time of the store's clock is not judged:
-/// the two clocks may differ.
+/// By when every copy of the message had certainly expired. `expires_at` is not checked: the clocks of the store and
+/// the history may differ.
 fn expired_by(index: &Index<'_>, message: &MessageLog<'_>, stay: &Stay<'_>) -> Option<Timestamp> {
     let options = index.options;
     let mut latest = None;
@@ -107,168 +107,168 @@ mod tests {
 
     use super::*;
     use crate::checker::CheckOptions;
-    use crate::checker::story::{Story, ms};
+    use crate::checker::test_history::{TestHistory, ms};
     use crate::history::LeaseOutcome;
 
     const KIND: FindingKind = FindingKind::Early;
 
-    fn delayed(outcome: Outcome<postrider_core::MessageId>) -> Story {
-        let mut story = Story::default();
-        story.send_with(100..120, 1, |call| {
+    fn delayed(outcome: Outcome<postrider_core::MessageId>) -> TestHistory {
+        let mut history = TestHistory::default();
+        history.send_with(100..120, 1, |call| {
             call.delay = ms(500);
             call.outcome = outcome;
         });
-        story
+        history
     }
 
     #[test]
     fn a_delayed_message_is_not_received_early() {
-        let known = || Outcome::Done(crate::checker::story::id(1));
+        let known = || Outcome::Done(crate::checker::test_history::id(1));
         for outcome in [known(), Outcome::Unknown] {
-            let mut story = delayed(outcome.clone());
-            story.receive(500..594, 1);
-            story.assert_accused(KIND, 12);
-            let mut story = delayed(outcome);
-            story.receive(500..595, 1);
-            story.assert_clean();
+            let mut history = delayed(outcome.clone());
+            history.receive(500..594, 1);
+            history.assert_accused(KIND, 12);
+            let mut history = delayed(outcome);
+            history.receive(500..595, 1);
+            history.assert_clean();
         }
     }
 
     #[test]
-    fn a_resend_without_the_delay_may_be_what_was_received() {
-        let mut story = delayed(Outcome::Unknown);
-        story.send(200..210, 1);
-        story.receive(220..230, 1);
-        story.assert_clean();
+    fn a_resend_without_the_delay_may_be_the_one_received() {
+        let mut history = delayed(Outcome::Unknown);
+        history.send(200..210, 1);
+        history.receive(220..230, 1);
+        history.assert_clean();
     }
 
     #[test]
     fn a_redriven_message_is_due_at_once() {
         for known in [true, false] {
-            let mut story = delayed(Outcome::Unknown);
-            story.redrive(200..210, &[1], known);
-            story.receive(205..230, 1);
-            story.assert_clean();
+            let mut history = delayed(Outcome::Unknown);
+            history.redrive(200..210, &[1], known);
+            history.receive(205..230, 1);
+            history.assert_clean();
         }
-        let mut story = delayed(Outcome::Unknown);
-        story.redrive(200..210, &[], false);
-        story.receive(205..230, 1);
-        story.assert_clean();
+        let mut history = delayed(Outcome::Unknown);
+        history.redrive(200..210, &[], false);
+        history.receive(205..230, 1);
+        history.assert_clean();
     }
 
-    fn retried(outcome: LeaseOutcome) -> Story {
-        let mut story = Story::default();
-        story.send(0..1, 1);
-        let token = story.receive_with(10..12, &[1], |call| call.visibility = ms(100))[0];
+    fn retried(outcome: LeaseOutcome) -> TestHistory {
+        let mut history = TestHistory::default();
+        history.send(0..1, 1);
+        let token = history.receive_with(10..12, &[1], |call| call.visibility = ms(100))[0];
         let retry = Disposition::Nack(Nack::retry_after(ms(500)));
-        story.settle(20..30, token, retry, outcome);
-        story
+        history.settle(20..30, token, retry, outcome);
+        history
     }
 
     #[test]
     fn a_retry_stays_away_for_its_delay() {
-        let mut story = retried(LeaseOutcome::Done);
-        story.receive(500..514, 1);
-        story.assert_accused(KIND, 6);
-        let mut story = retried(LeaseOutcome::Done);
-        story.receive(500..515, 1);
-        story.assert_clean();
+        let mut history = retried(LeaseOutcome::Done);
+        history.receive(500..514, 1);
+        history.assert_accused(KIND, 6);
+        let mut history = retried(LeaseOutcome::Done);
+        history.receive(500..515, 1);
+        history.assert_clean();
     }
 
     #[test]
-    fn a_retry_in_the_hand_of_its_worker_ends_with_the_connection() {
-        let retried = |leases: LeasesOf, is_keyed: bool| {
-            let mut story = Story::default();
-            story.options.leases = leases;
+    fn a_retry_that_its_worker_holds_ends_with_the_connection() {
+        let retried = |leases: LeaseScope, is_keyed: bool| {
+            let mut history = TestHistory::default();
+            history.options.leases = leases;
             if is_keyed {
-                story.send_keyed(0..1, 1)
+                history.send_keyed(0..1, 1)
             } else {
-                story.send(0..1, 1)
+                history.send(0..1, 1)
             };
-            let token = story.receive(2..3, 1);
-            story.nack(4..5, token, Nack::retry_after(ms(500)));
-            story.receive(100..110, 1);
-            story
+            let token = history.receive(2..3, 1);
+            history.nack(4..5, token, Nack::retry_after(ms(500)));
+            history.receive(100..110, 1);
+            history
         };
-        retried(LeasesOf::Connections, true).assert_clean();
-        retried(LeasesOf::Connections, false).assert_accused(KIND, 6);
-        retried(LeasesOf::Store, true).assert_accused(KIND, 6);
+        retried(LeaseScope::Connections, true).assert_clean();
+        retried(LeaseScope::Connections, false).assert_accused(KIND, 6);
+        retried(LeaseScope::Store, true).assert_accused(KIND, 6);
     }
 
     #[test]
     fn a_retry_that_may_not_have_happened_delays_nothing() {
         for outcome in [LeaseOutcome::Unknown, LeaseOutcome::Expired] {
-            let mut story = retried(outcome);
-            story.receive(110..120, 1);
-            story.assert_clean();
+            let mut history = retried(outcome);
+            history.receive(110..120, 1);
+            history.assert_clean();
         }
     }
 
     #[test]
-    fn a_delivery_before_the_retry_is_another_matter() {
-        let mut story = Story::default();
-        story.send(0..1, 1);
-        let token = story.receive(10..12, 1);
-        story.receive(20..30, 1);
-        story.nack(40..50, token, Nack::retry_after(ms(500)));
-        let verdict = story.verdict();
+    fn a_delivery_before_the_retry_is_not_early() {
+        let mut history = TestHistory::default();
+        history.send(0..1, 1);
+        let token = history.receive(10..12, 1);
+        history.receive(20..30, 1);
+        history.nack(40..50, token, Nack::retry_after(ms(500)));
+        let verdict = history.verdict();
         assert!(verdict.has(FindingKind::TwoLeases) && !verdict.has(KIND), "{verdict}");
     }
 
     #[test]
     fn a_redrive_ends_the_wait_for_a_retry() {
-        let mut story = retried(LeaseOutcome::Done);
-        story.redrive(100..110, &[1], false);
-        story.receive(120..130, 1);
-        story.assert_clean();
+        let mut history = retried(LeaseOutcome::Done);
+        history.redrive(100..110, &[1], false);
+        history.receive(120..130, 1);
+        history.assert_clean();
     }
 
     #[test]
     fn a_release_comes_back_at_once() {
-        let mut story = Story::default();
-        story.send(0..1, 1);
-        let token = story.receive(10..12, 1);
-        story.nack(20..30, token, Nack::Release);
-        story.receive(25..28, 1);
-        story.assert_clean();
+        let mut history = TestHistory::default();
+        history.send(0..1, 1);
+        let token = history.receive(10..12, 1);
+        history.nack(20..30, token, Nack::Release);
+        history.receive(25..28, 1);
+        history.assert_clean();
     }
 
-    fn expiring() -> Story {
-        let mut story = Story::default();
-        story.send_with(0..10, 1, |call| call.expires_in = Some(ms(100)));
-        story
+    fn expiring() -> TestHistory {
+        let mut history = TestHistory::default();
+        history.send_with(0..10, 1, |call| call.expires_in = Some(ms(100)));
+        history
     }
 
     #[test]
     fn an_expired_message_is_not_delivered() {
-        let mut story = expiring();
-        story.receive(116..120, 1);
-        story.assert_accused(KIND, 12);
-        let mut story = expiring();
-        story.receive(115..120, 1);
-        story.assert_clean();
+        let mut history = expiring();
+        history.receive(116..120, 1);
+        history.assert_accused(KIND, 12);
+        let mut history = expiring();
+        history.receive(115..120, 1);
+        history.assert_clean();
     }
 
     #[test]
-    fn an_expiry_that_is_not_certain_is_not_judged() {
-        let mut story = expiring();
-        story.options = CheckOptions { time_resolution: ms(150), ..CheckOptions::default() };
-        story.receive(150..160, 1);
-        story.assert_clean();
+    fn an_uncertain_expiry_is_not_checked() {
+        let mut history = expiring();
+        history.options = CheckOptions { time_resolution: ms(150), ..CheckOptions::default() };
+        history.receive(150..160, 1);
+        history.assert_clean();
 
-        let mut story = expiring();
-        story.send(20..30, 1);
-        story.receive(150..160, 1);
-        story.assert_clean();
+        let mut history = expiring();
+        history.send(20..30, 1);
+        history.receive(150..160, 1);
+        history.assert_clean();
 
-        let mut story = expiring();
-        story.redrive(20..30, &[1], true);
-        story.receive(150..160, 1);
-        story.assert_clean();
+        let mut history = expiring();
+        history.redrive(20..30, &[1], true);
+        history.receive(150..160, 1);
+        history.assert_clean();
 
-        let mut story = Story::default();
-        story.send_with(0..10, 1, |call| call.expires_at = Some(Timestamp::EPOCH));
-        story.receive(150..160, 1);
-        story.assert_clean();
+        let mut history = TestHistory::default();
+        history.send_with(0..10, 1, |call| call.expires_at = Some(Timestamp::EPOCH));
+        history.receive(150..160, 1);
+        history.assert_clean();
     }
 }

@@ -1,4 +1,4 @@
-//! What the checker has to say against a provider.
+//! Breaches of the law that the checker found.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,29 +6,29 @@ use std::fmt;
 use postrider_core::{MessageId, QueueName};
 use serde::{Deserialize, Serialize};
 
-/// What went wrong.
+/// The kind of breach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
     /// An accepted message is nowhere.
     Lost,
-    /// A message was there more often than it was sent.
+    /// A message existed more often than it was sent.
     Duplicated,
     /// Two receivers held one message at once.
     TwoLeases,
-    /// A dead token was obeyed.
+    /// A call with an ended lease was carried out.
     StaleSettle,
     /// A message was delivered before it was due, or after it had expired.
     Early,
     /// Messages of one key were not handled one at a time and in send order.
     Reordered,
-    /// A delivery or an attempt was not counted, or the delivery limit not kept.
+    /// A delivery or an attempt was not counted, or the delivery limit was exceeded.
     ForgottenCount,
-    /// A dead letter is missing, or is one without reason.
+    /// A dead letter is missing, or exists without a cause.
     WrongDeadLetter,
     /// A message came back with other bytes or another key.
     Altered,
-    /// A message was delivered that nobody sent.
+    /// A message was delivered that was never sent.
     Phantom,
 }
 
@@ -39,8 +39,8 @@ impl FindingKind {
             Self::Lost => "lost",
             Self::Duplicated => "duplicated",
             Self::TwoLeases => "two leases at once",
-            Self::StaleSettle => "dead token obeyed",
-            Self::Early => "not at its time",
+            Self::StaleSettle => "ended lease used",
+            Self::Early => "early or expired",
             Self::Reordered => "out of order",
             Self::ForgottenCount => "wrong count",
             Self::WrongDeadLetter => "wrong dead letter",
@@ -59,15 +59,15 @@ impl fmt::Display for FindingKind {
 /// One breach of the law that no correct provider could have caused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What went wrong.
+    /// The kind of breach.
     pub kind: FindingKind,
     /// The number of the rule that was broken: 1 for L1.
     pub rule: u8,
-    /// Where.
+    /// The queue.
     pub queue: QueueName,
     /// The message.
     pub id: MessageId,
-    /// What was seen: times since the start of the history, events by their place in it.
+    /// What was seen. Times count from the start of the history; events are numbered in its order.
     pub text: String,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The findings so far: a few of each kind in full, all of them counted.
+/// The findings so far: all are counted, a few of each kind are kept.
 #[derive(Debug)]
 pub(super) struct Findings {
     kept: Vec<Finding>,
@@ -91,7 +91,7 @@ impl Findings {
         Self { kept: Vec::new(), counted: BTreeMap::new(), per_kind }
     }
 
-    /// Adds a finding. The text is only made when it is kept: a broken provider breaks a rule a million times.
+    /// Adds a finding. The text is made only for findings that are kept: a broken provider can cause a million.
     pub(super) fn add(
         &mut self,
         (kind, rule): (FindingKind, u8),

@@ -1,4 +1,4 @@
-//! A history, sorted by message: what every rule is checked on.
+//! The history by queue and by message, on which every rule is checked.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,7 +8,7 @@ use postrider_core::{DeadLetterReason, Disposition, MessageId, Nack, QueueName, 
 
 use super::CheckOptions;
 use super::lease::LeaseBounds;
-use super::spans::{Birth, LooseRedrives, Redrives, Removals, Span};
+use super::span::{Arrival, Redrives, Removals, Span, UnknownRedrives};
 use crate::history::{BodyHash, DeadRecord, Delivery, Event, LeaseOutcome, Operation, Outcome, SendCall, SettleCall};
 
 /// The whole history, by queue and by message.
@@ -20,9 +20,9 @@ pub(super) struct Index<'a> {
     pub(super) queues: Vec<QueueLog>,
     pub(super) messages: Vec<MessageLog<'a>>,
     pub(super) by_id: HashMap<MessageId, usize>,
-    /// Uses of tokens that nobody was handed, by their place in the history.
-    pub(super) strays: Vec<usize>,
-    /// Deliveries with a token that another delivery had: both receives, and the message of the later one.
+    /// Uses of tokens that no delivery had, by their position in the history.
+    pub(super) unknown_token_uses: Vec<usize>,
+    /// Deliveries with the token of an earlier delivery: both receives, and the message of the later one.
     pub(super) repeated_tokens: Vec<(usize, usize, MessageId)>,
 }
 
@@ -30,21 +30,21 @@ pub(super) struct Index<'a> {
 #[derive(Debug)]
 pub(super) struct QueueLog {
     pub(super) name: QueueName,
-    /// The queue whose dead letters these are; itself for a user's queue.
+    /// The queue whose dead letters this queue holds; a user's queue is its own origin.
     pub(super) origin: usize,
     pub(super) holds_dead_letters: bool,
-    /// Receives that may have leased something unseen.
+    /// Receives without an answer, which may have leased messages.
     pub(super) unknown_receives: u64,
-    /// The smallest delivery limit that a receive asked for.
+    /// The smallest delivery limit of its receives.
     pub(super) least_limit: Option<u32>,
-    /// Purges and deletions that may have removed what waited here.
+    /// Purges and deletions that may have removed waiting messages.
     pub(super) removals: Removals,
     /// Until when its dead letters may have been purged in bulk.
     pub(super) dead_purged_until: Option<Timestamp>,
-    /// Bulk redrives from or to this queue whose outcome is unknown: any message may have been among them.
-    pub(super) loose_redrives: LooseRedrives,
-    /// Bulk redrives to this queue whose outcome is unknown.
-    pub(super) loose_redrives_into: LooseRedrives,
+    /// Bulk redrives from or to this queue with an unknown outcome: each may have included any message.
+    pub(super) unknown_redrives: UnknownRedrives,
+    /// Bulk redrives to this queue with an unknown outcome.
+    pub(super) unknown_redrives_into: UnknownRedrives,
     pub(super) has_final: bool,
 }
 
@@ -58,8 +58,8 @@ impl QueueLog {
             least_limit: None,
             removals: Removals::default(),
             dead_purged_until: None,
-            loose_redrives: LooseRedrives::default(),
-            loose_redrives_into: LooseRedrives::default(),
+            unknown_redrives: UnknownRedrives::default(),
+            unknown_redrives_into: UnknownRedrives::default(),
             has_final: false,
         }
     }
@@ -69,25 +69,25 @@ impl QueueLog {
 #[derive(Debug)]
 pub(super) struct MessageLog<'a> {
     pub(super) id: MessageId,
-    /// Every send of it, those that failed included.
+    /// Every send of it, including failed ones.
     pub(super) sends: Vec<Sent<'a>>,
-    /// By when a send, of whoever, had been answered with its id.
+    /// By when some send had been answered with its id.
     pub(super) certain_by: Option<Timestamp>,
     pub(super) stays: Vec<Stay<'a>>,
-    /// Every settle of it that may have happened.
+    /// Every settle of it that may have taken effect.
     pub(super) settles: Vec<Settled<'a>>,
-    /// When it may have been redriven.
+    /// Its possible redrives.
     pub(super) redrives: Redrives,
-    /// Moves to or from the dead letters, and retries that are copies, whose outcome is unknown. A store that copies and then deletes may have
-    /// stopped between the two, so each can leave one copy more.
+    /// Moves to or from the dead letters, and retries by copy, with an unknown outcome. A store that copies and then
+    /// deletes may have stopped between the two, so each can leave one copy more.
     pub(super) unknown_moves: u32,
     pub(super) edited: Vec<BodyHash>,
-    /// Until when it may have been purged, by its id, from the dead letters.
+    /// Until when it may have been purged from the dead letters by its id.
     pub(super) dead_purged_until: Option<Timestamp>,
-    pub(super) dead: Vec<Dead<'a>>,
-    /// The queues in which it was at the end.
+    pub(super) dead: Vec<FinalDeadLetter<'a>>,
+    /// The queues that held it at the end.
     pub(super) live: Vec<usize>,
-    /// The most copies that there can ever have been.
+    /// Upper bound of its copies.
     pub(super) copies: usize,
 }
 
@@ -109,7 +109,7 @@ impl<'a> MessageLog<'a> {
         }
     }
 
-    /// Whether it was delivered although an acknowledgement had been carried out.
+    /// Whether it was delivered after an ack.
     pub(super) fn came_back(&self) -> bool {
         let acks = self.settles.iter().filter(|settled| settled.is_ack() && settled.is_done());
         let Some(first) = acks.min_by_key(|ack| ack.span.end) else { return false };
@@ -125,15 +125,15 @@ impl<'a> MessageLog<'a> {
         self.stays.iter().find(|stay| stay.queue == queue)
     }
 
-    /// The key that it is ordered by; `None` also when its senders disagree.
+    /// Its ordering key; `None` also when its sends disagree.
     pub(super) fn ordering_key(&self) -> Option<&'a str> {
         let mut keys = self.possible_sends().map(|sent| sent.call.ordering_key.as_deref());
         let first = keys.next()??;
         keys.all(|key| key == Some(first)).then_some(first)
     }
 
-    /// When it can first have been there.
-    pub(super) fn first_birth(&self) -> Option<Timestamp> {
+    /// The earliest time at which it can have existed.
+    pub(super) fn first_arrival(&self) -> Option<Timestamp> {
         self.possible_sends().map(|sent| sent.span.start).min()
     }
 }
@@ -148,7 +148,7 @@ pub(super) struct Sent<'a> {
 }
 
 impl Sent<'_> {
-    /// Whether it may have made a message. One that was answered with another's id made none.
+    /// Whether it may have made a message: not when it was answered with another id.
     pub(super) fn may_exist(&self) -> bool {
         match &self.call.outcome {
             Outcome::Done(answered) => *answered == self.call.id,
@@ -158,7 +158,7 @@ impl Sent<'_> {
     }
 }
 
-/// One settle that may have happened.
+/// One settle that may have taken effect.
 #[derive(Debug)]
 pub(super) struct Settled<'a> {
     pub(super) event: usize,
@@ -185,7 +185,7 @@ impl Settled<'_> {
         self.call.disposition == Disposition::Nack(Nack::Release)
     }
 
-    /// How long the message stays away, for a retry.
+    /// The delay of a retry.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match &self.call.disposition {
             Disposition::Nack(Nack::Retry { after, .. }) => Some(*after),
@@ -199,34 +199,34 @@ impl Settled<'_> {
     }
 }
 
-/// One listing among the dead letters at the end.
+/// One entry among the dead letters at the end.
 #[derive(Debug)]
-pub(super) struct Dead<'a> {
+pub(super) struct FinalDeadLetter<'a> {
     pub(super) event: usize,
     pub(super) record: &'a DeadRecord,
 }
 
-impl Dead<'_> {
-    /// Whether it died on reading, and not by somebody's word.
+impl FinalDeadLetter<'_> {
+    /// Whether the store dead-lettered it on reading.
     pub(super) fn is_unread(&self) -> bool {
         [DeadLetterReason::MAX_RECEIVE_COUNT, DeadLetterReason::EXPIRED].contains(&self.record.reason)
     }
 }
 
-/// One message in one queue.
+/// The stay of one message in one queue.
 #[derive(Debug)]
 pub(super) struct Stay<'a> {
     pub(super) queue: usize,
-    /// How it may have come here, by the start. Empty for dead letters: the store itself may have put it there.
-    pub(super) births: Vec<Birth>,
+    /// Its possible arrivals, by their start. Empty for dead letters: the store itself may have moved it there.
+    pub(super) arrivals: Vec<Arrival>,
     /// By the end of the receive.
     pub(super) deliveries: Vec<Delivered<'a>>,
 }
 
 impl Stay<'_> {
-    /// When it can first have been here.
-    pub(super) fn first_birth(&self) -> Option<Timestamp> {
-        self.births.first().map(|birth| birth.span.start)
+    /// The earliest time at which it can have been here.
+    pub(super) fn first_arrival(&self) -> Option<Timestamp> {
+        self.arrivals.first().map(|arrival| arrival.span.start)
     }
 }
 
@@ -234,19 +234,19 @@ impl Stay<'_> {
 #[derive(Debug)]
 pub(super) struct Delivered<'a> {
     pub(super) event: usize,
-    /// When it was leased. A receive that waited can not have leased it before it was there.
+    /// When it was leased. A receive that waited cannot have leased it before it existed.
     pub(super) span: Span,
     pub(super) visibility: Duration,
     pub(super) limit: u32,
     pub(super) delivery: &'a Delivery,
-    /// Places in the message's list of settles.
+    /// Positions in the message's list of settles.
     pub(super) settles: Vec<usize>,
     pub(super) extends: Vec<Extended>,
     pub(super) dropped: Option<Timestamp>,
     pub(super) lease: LeaseBounds,
 }
 
-/// One extension of a lease that may have happened.
+/// One extension of a lease that may have taken effect.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extended {
     pub(super) event: usize,
@@ -255,16 +255,16 @@ pub(super) struct Extended {
     pub(super) done: bool,
 }
 
-/// Values by their key, keys and values in the order in which they came, so that a verdict is the same every time.
+/// Groups values by key in the order of their arrival, so that a verdict is deterministic.
 pub(super) fn group<K: Hash + Eq + Copy, V>(pairs: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
-    let mut places = HashMap::new();
+    let mut positions = HashMap::new();
     let mut groups: Vec<(K, Vec<V>)> = Vec::new();
     for (key, value) in pairs {
-        let place = *places.entry(key).or_insert_with(|| {
+        let position = *positions.entry(key).or_insert_with(|| {
             groups.push((key, Vec::new()));
             groups.len() - 1
         });
-        groups[place].1.push(value);
+        groups[position].1.push(value);
     }
     groups
 }
@@ -274,13 +274,13 @@ impl Index<'_> {
         &self.queues[queue]
     }
 
-    /// A time, since the start of the history.
+    /// A time as text, counted from the start of the history.
     pub(super) fn time(&self, time: Timestamp) -> String {
         let micros = time.as_micros().saturating_sub(self.start.as_micros());
         format!("{}.{:06} s", micros / 1_000_000, (micros % 1_000_000).abs())
     }
 
-    /// An event, for a reader: who, what, when, and where it stands in the history.
+    /// An event as text: the call, its worker, its times and its number.
     pub(super) fn cite(&self, event: usize) -> String {
         let Event { worker, start, end, operation } = &self.events[event];
         let what = match operation {
@@ -293,7 +293,7 @@ impl Index<'_> {
             Operation::Purge(_) => "purge",
             Operation::Edit(_) => "edit",
             Operation::Delete(_) => "deletion",
-            Operation::Final(_) => "final look",
+            Operation::Final(_) => "final state",
         };
         let (start, end) = (self.time(*start), self.time(*end));
         format!("the {what} by worker {worker} at {start} to {end} (event {})", event + 1)

@@ -1,4 +1,4 @@
-//! Messages that were accepted and then are nowhere.
+//! Accepted messages that are nowhere at the end.
 
 use super::finding::{FindingKind, Findings};
 use super::index::{Index, MessageLog};
@@ -27,7 +27,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) {
     }
 }
 
-/// Whether it is known, or may be, where the message went. One that was dead-lettered for good and is missing is
+/// Whether the message is, or may be, accounted for. A message that was certainly dead-lettered and is missing is
 /// reported as a wrong dead letter.
 fn is_accounted_for(message: &MessageLog<'_>) -> bool {
     !message.dead.is_empty()
@@ -43,76 +43,76 @@ mod tests {
     use postrider_core::{Disposition, Nack};
 
     use super::*;
-    use crate::checker::story::{Story, id, queue};
+    use crate::checker::test_history::{TestHistory, id, queue};
     use crate::history::{DeleteCall, LeaseOutcome, Operation, Outcome, PurgeCall, Purged, Selection};
 
     const LOST: FindingKind = FindingKind::Lost;
 
-    fn sent() -> Story {
-        let mut story = Story::default();
-        story.send(0..1, 1);
-        story
+    fn sent() -> TestHistory {
+        let mut history = TestHistory::default();
+        history.send(0..1, 1);
+        history
     }
 
     #[test]
     fn an_accepted_message_that_is_nowhere_is_lost() {
-        let mut story = sent();
-        story.finish(&[], &[]);
-        let text = story.assert_accused(LOST, 1);
+        let mut history = sent();
+        history.finish(&[], &[]);
+        let text = history.assert_accused(LOST, 1);
         assert!(text.contains("never delivered"), "{text}");
-        let mut story = sent();
-        let token = story.receive(10..12, 1);
-        story.settle(20..30, token, Disposition::Ack, LeaseOutcome::Expired);
-        story.finish(&[], &[]);
-        let text = story.assert_accused(LOST, 1);
+        let mut history = sent();
+        let token = history.receive(10..12, 1);
+        history.settle(20..30, token, Disposition::Ack, LeaseOutcome::Expired);
+        history.finish(&[], &[]);
+        let text = history.assert_accused(LOST, 1);
         assert!(text.contains("last seen in the receive by worker 1"), "{text}");
     }
 
     #[test]
-    fn nothing_is_lost_before_the_final_look() {
+    fn nothing_is_lost_before_the_final_state() {
         sent().assert_clean();
     }
 
     #[test]
     fn a_message_that_may_be_acknowledged_or_is_somewhere_is_not_lost() {
         for outcome in [LeaseOutcome::Done, LeaseOutcome::Unknown] {
-            let mut story = sent();
-            let token = story.receive(10..12, 1);
-            story.settle(20..30, token, Disposition::Ack, outcome);
-            story.finish(&[], &[]);
-            story.assert_clean();
+            let mut history = sent();
+            let token = history.receive(10..12, 1);
+            history.settle(20..30, token, Disposition::Ack, outcome);
+            history.finish(&[], &[]);
+            history.assert_clean();
         }
-        let mut story = sent();
-        story.finish(&[], &[1]);
-        story.assert_clean();
-        let mut story = sent();
-        let token = story.receive(10..12, 1);
-        story.nack(20..30, token, Nack::dead_letter("rejected"));
-        story.finish(&[(1, "rejected", 1)], &[]);
-        story.assert_clean();
+        let mut history = sent();
+        history.finish(&[], &[1]);
+        history.assert_clean();
+        let mut history = sent();
+        let token = history.receive(10..12, 1);
+        history.nack(20..30, token, Nack::dead_letter("rejected"));
+        history.finish(&[(1, "rejected", 1)], &[]);
+        history.assert_clean();
     }
 
     #[test]
     fn a_send_without_an_answer_may_have_made_no_message() {
-        let mut story = Story::default();
-        story.send_with(0..1, 1, |call| call.outcome = Outcome::Unknown);
-        story.send_with(0..1, 2, |call| call.outcome = Outcome::Failed("no".into()));
-        story.finish(&[], &[]);
-        assert_eq!(story.assert_clean().counts.unknown_sends, 1);
+        let mut history = TestHistory::default();
+        history.send_with(0..1, 1, |call| call.outcome = Outcome::Unknown);
+        history.send_with(0..1, 2, |call| call.outcome = Outcome::Failed("no".into()));
+        history.finish(&[], &[]);
+        assert_eq!(history.assert_clean().counts.unknown_sends, 1);
     }
 
     #[test]
-    fn the_id_that_was_answered_is_the_message_that_counts() {
+    fn the_answered_id_is_the_message_that_must_exist() {
         let answered = |answer: u64| {
-            let mut story = Story::default();
+            let mut history = TestHistory::default();
             for message in [1, 2] {
-                story.send_with(message * 10..message * 10 + 1, message, |call| {
+                history.send_with(message * 10..message * 10 + 1, message, |call| {
                     call.dedup_key = Some("d".into());
                     call.outcome = if message == 1 { Outcome::Unknown } else { Outcome::Done(id(answer)) };
                 });
             }
-            story.finish(&[], &[2]);
-            story
+            history.finish(&[], &[2]);
+            history
         };
         answered(2).assert_clean();
         answered(1).assert_accused(LOST, 1);
@@ -131,10 +131,10 @@ mod tests {
             delete(Outcome::Done(())),
         ];
         for excuse in excuses {
-            let mut story = sent();
-            story.record(10..12, excuse);
-            story.finish(&[], &[]);
-            story.assert_clean();
+            let mut history = sent();
+            history.record(10..12, excuse);
+            history.finish(&[], &[]);
+            history.assert_clean();
         }
         let no_excuses = [
             purge(Purged::Waiting, Outcome::Done(0)),
@@ -143,38 +143,38 @@ mod tests {
             delete(Outcome::Failed("no".into())),
         ];
         for no_excuse in no_excuses {
-            let mut story = sent();
-            story.record(10..12, no_excuse);
-            story.finish(&[], &[]);
-            story.assert_accused(LOST, 1);
+            let mut history = sent();
+            history.record(10..12, no_excuse);
+            history.finish(&[], &[]);
+            history.assert_accused(LOST, 1);
         }
     }
 
     #[test]
     fn a_purge_before_the_send_removed_nothing() {
-        let mut story = Story::default();
-        story.record(0..5, PurgeCall { queue: queue(), what: Purged::Waiting, outcome: Outcome::Done(9) });
-        story.send(6..7, 1);
-        story.finish(&[], &[]);
-        story.assert_accused(LOST, 1);
+        let mut history = TestHistory::default();
+        history.record(0..5, PurgeCall { queue: queue(), what: Purged::Waiting, outcome: Outcome::Done(9) });
+        history.send(6..7, 1);
+        history.finish(&[], &[]);
+        history.assert_accused(LOST, 1);
     }
 
     #[test]
     fn a_redriven_message_can_be_lost_again() {
         let redriven = |known| {
-            let mut story = sent();
-            let token = story.receive(10..12, 1);
-            story.nack(20..30, token, Nack::dead_letter("rejected"));
-            story.redrive(40..50, &[1], known);
-            story
+            let mut history = sent();
+            let token = history.receive(10..12, 1);
+            history.nack(20..30, token, Nack::dead_letter("rejected"));
+            history.redrive(40..50, &[1], known);
+            history
         };
-        let mut story = redriven(true);
-        story.finish(&[], &[]);
-        story.assert_accused(LOST, 1);
-        let mut story = redriven(true);
-        let token = story.receive(60..62, 1);
-        story.ack(63..64, token);
-        story.finish(&[], &[]);
-        story.assert_clean();
+        let mut history = redriven(true);
+        history.finish(&[], &[]);
+        history.assert_accused(LOST, 1);
+        let mut history = redriven(true);
+        let token = history.receive(60..62, 1);
+        history.ack(63..64, token);
+        history.finish(&[], &[]);
+        history.assert_clean();
     }
 }

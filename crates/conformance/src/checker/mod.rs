@@ -5,26 +5,26 @@
 //! ended at the earliest and at the latest, by when a message was certainly there. What breaks a rule for *every*
 //! choice of moments is a finding.
 //!
-//! **The invariant.** A correct provider is never accused. Where an order of events cannot be told, the order that
-//! excuses the provider is taken; a call is before another only when it ended before the other began.
+//! **The invariant.** A correct provider is never accused. Where the order of events is not certain, the order that
+//! excuses the provider is assumed; a call is before another only when it ended before the other began.
 //!
 //! **What was rejected.** A search for an order of all events that the law allows (as linearizability checkers do):
-//! its time is exponential in the overlap. Rules by themselves need one sweep each, so a million events take seconds;
-//! what they miss is a breach that shows only when several overlapping calls are weighed together.
+//! its time is exponential in the overlap. Checked one by one, each rule needs one sweep, so a million events take
+//! seconds; a breach that shows only when several overlapping calls are considered together is missed.
 
 mod build;
 mod contents;
 mod dedup;
 mod duplicated;
 mod early;
-mod fate;
 mod finding;
 mod forgotten_count;
 mod index;
 mod lease;
+mod lifetime;
 mod lost;
 mod reordered;
-mod spans;
+mod span;
 mod stale_settle;
 mod two_leases;
 mod verdict;
@@ -35,7 +35,7 @@ mod scale;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
-mod story;
+mod test_history;
 
 use std::time::Duration;
 
@@ -46,27 +46,27 @@ use finding::Findings;
 pub use finding::{Finding, FindingKind};
 pub use verdict::{Counts, Verdict};
 
-/// What the checker must know of the provider.
+/// The properties of the provider that the checker depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// The store's smallest unit of time. It may round a duration up to it.
+    /// The store's smallest unit of time, to which it may round durations up.
     pub time_resolution: Duration,
     /// How far the clocks of store and callers may drift apart over one lease or delay.
     pub tolerance: Duration,
-    /// How far the clocks of several processes may differ whose histories were put together. Each call is taken to
-    /// have begun that much earlier and ended that much later than it says.
+    /// How far the clocks of processes whose histories were merged may differ. Each call is widened by it on both
+    /// sides.
     pub clock_skew: Duration,
     /// How long a dedup key is taken.
     pub dedup: DedupScope,
     /// What a lease is bound to.
-    pub leases: LeasesOf,
-    /// Whether a retry is a copy and then a delete, as on brokers that cannot change a message: one whose answer was lost
-    /// may leave both.
+    pub leases: LeaseScope,
+    /// Whether a retry is a copy and then a delete, as on brokers that cannot change a message: a retry whose answer was
+    /// lost may leave both.
     pub retries_are_copies: bool,
-    /// Whether the store counts more than the deliveries that were answered, as brokers do: whatever they handed over and
-    /// got back.
+    /// Whether the store also counts deliveries that no caller saw, as brokers do with messages that were handed over and
+    /// returned.
     pub counts_returns: bool,
-    /// Whether the store counts deliveries at all. On one that does not, a count may be too low; it is never above a limit.
+    /// Whether the store counts deliveries. Where it does not, a count may be too low but never above a limit.
     pub counts_deliveries: bool,
     /// How many findings of each kind are listed; all are counted.
     pub findings_per_kind: usize,
@@ -79,7 +79,7 @@ impl Default for CheckOptions {
             tolerance: Duration::from_millis(5),
             clock_skew: Duration::ZERO,
             dedup: DedupScope::WhileAlive,
-            leases: LeasesOf::Store,
+            leases: LeaseScope::Store,
             retries_are_copies: false,
             counts_returns: false,
             counts_deliveries: true,
@@ -88,11 +88,11 @@ impl Default for CheckOptions {
     }
 }
 
-/// What befalls the way to a store while a history is recorded.
+/// The state of the connections to a store while a history is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// Nothing.
-    Clear,
+pub enum Network {
+    /// No faults.
+    Intact,
     /// Connections are cut, answers lost, servers killed.
     Faulty,
 }
@@ -104,17 +104,17 @@ impl CheckOptions {
     }
 
     /// For a provider with these capabilities.
-    pub fn for_provider(capabilities: &Capabilities, way: Way) -> Self {
+    pub fn for_provider(capabilities: &Capabilities, network: Network) -> Self {
         let mut options = Self::for_limits(&capabilities.limits);
         if let Some(window) = capabilities.limits.dedup_window {
             options.dedup = DedupScope::Window(window);
         }
-        // A store that cannot take a delivery back cannot change a message at all: it copies.
+        // A store that cannot uncount a delivery cannot change a message at all: it copies.
         options.retries_are_copies = !capabilities.offers(Feature::FreeRelease);
         options.counts_returns = options.retries_are_copies;
         options.counts_deliveries = capabilities.offers(Feature::DeliveryLimit);
-        if way == Way::Faulty && !capabilities.offers(Feature::PortableReceipts) {
-            options.leases = LeasesOf::Connections;
+        if network == Network::Faulty && !capabilities.offers(Feature::PortableReceipts) {
+            options.leases = LeaseScope::Connections;
         }
         options
     }
@@ -122,26 +122,26 @@ impl CheckOptions {
 
 /// What a lease is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LeasesOf {
-    /// The store keeps it, whatever becomes of the connection.
+pub enum LeaseScope {
+    /// The store keeps it beyond the connection.
     Store,
-    /// It ends with its holder's connection, and nobody tells the holder: on a store like that, when connections are cut.
-    /// Then a lease was held for certain only as long as its holder used it with success; a message that was handed over
-    /// and lost on the way counts as delivered; a message that is copied before it is removed may be there twice; and one
-    /// with a key, which waits for its retry in the holder's hand, comes back when that connection ends.
+    /// It ends with its holder's connection, without notice to the holder. Then a lease is certain only as long as its
+    /// holder used it with success; a message that was handed over and lost on the way counts as delivered; a message
+    /// that is copied before it is removed may exist twice; and a message with a key, which waits for its retry with its
+    /// holder, returns when the connection ends.
     Connections,
 }
 
-/// How long a dedup key is taken by its message.
+/// How long a message holds its dedup key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DedupScope {
-    /// As long as the message lives: what the law asks for.
+    /// As long as the message lives, as the law requires.
     WhileAlive,
-    /// That long from the send, whatever becomes of the message: what some brokers do instead.
+    /// For this time from the send, as some brokers do.
     Window(Duration),
 }
 
-/// Judges a history. Its events may come in any order; findings name them by their place in it, beginning with 1.
+/// Checks a history. Its events may come in any order; findings number them from 1.
 pub fn check(events: &[Event], options: &CheckOptions) -> Verdict {
     let (index, mut counts) = build::build(events, options);
     let mut findings = Findings::new(options.findings_per_kind);
@@ -161,7 +161,7 @@ pub fn check(events: &[Event], options: &CheckOptions) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::story::Story;
+    use super::test_history::TestHistory;
     use super::*;
 
     #[test]
@@ -173,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_that_breaks_a_rule_always_is_told_so_a_few_times() {
-        let mut story = Story::default();
+    fn findings_of_one_kind_are_listed_up_to_a_limit() {
+        let mut history = TestHistory::default();
         for message in 0..50 {
-            story.send(message..message + 1, message);
+            history.send(message..message + 1, message);
         }
-        story.finish(&[], &[]);
-        let verdict = story.verdict();
+        history.finish(&[], &[]);
+        let verdict = history.verdict();
         assert_eq!((verdict.findings.len(), verdict.found[&FindingKind::Lost]), (20, 50));
         let text = verdict.to_string();
         assert!(text.contains("L1 lost: message 00000000-"), "{text}");
@@ -189,24 +189,24 @@ mod tests {
 
     #[test]
     fn clocks_that_differ_leave_room() {
-        let mut story = Story::default();
-        story.send(0..1, 1);
-        let token = story.receive(10..12, 1);
-        story.ack(20..30, token);
-        story.receive(35..40, 1);
-        assert!(story.verdict().has(FindingKind::Duplicated));
-        story.options.clock_skew = Duration::from_millis(2);
-        assert!(story.verdict().has(FindingKind::Duplicated));
-        story.options.clock_skew = Duration::from_millis(3);
-        story.assert_clean();
+        let mut history = TestHistory::default();
+        history.send(0..1, 1);
+        let token = history.receive(10..12, 1);
+        history.ack(20..30, token);
+        history.receive(35..40, 1);
+        assert!(history.verdict().has(FindingKind::Duplicated));
+        history.options.clock_skew = Duration::from_millis(2);
+        assert!(history.verdict().has(FindingKind::Duplicated));
+        history.options.clock_skew = Duration::from_millis(3);
+        history.assert_clean();
     }
 
     #[test]
     fn a_verdict_survives_as_json() {
-        let mut story = Story::default();
-        story.send(0..1, 1);
-        story.finish(&[], &[]);
-        let verdict = story.verdict();
+        let mut history = TestHistory::default();
+        history.send(0..1, 1);
+        history.finish(&[], &[]);
+        let verdict = history.verdict();
         let json = serde_json::to_string(&verdict).unwrap();
         assert!(json.contains(r#""found":{"lost":1}"#), "{json}");
         assert_eq!(serde_json::from_str::<Verdict>(&json).unwrap(), verdict);

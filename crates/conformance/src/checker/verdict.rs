@@ -1,4 +1,4 @@
-//! The checker's answer.
+//! The result of a check.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, FindingKind};
 
-/// What a history shows.
+/// The findings and counts of a history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The breaches of the law, at most [`findings_per_kind`](super::CheckOptions::findings_per_kind) of each kind.
     pub findings: Vec<Finding>,
-    /// How many breaches there are of each kind, those that are not listed included.
+    /// The number of breaches of each kind, including those not listed.
     pub found: BTreeMap<FindingKind, u64>,
-    /// What was done.
+    /// The operations in the history.
     pub counts: Counts,
 }
 
@@ -30,20 +30,20 @@ impl Verdict {
     }
 }
 
-/// How much was done, so that a clean verdict on nothing can be told from one on something.
+/// The operations in a history, so that a clean verdict on an empty history is recognisable.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Events in the history.
     pub events: u64,
-    /// Messages that were accepted, or that may have been.
+    /// Messages that were, or may have been, accepted.
     pub messages: u64,
     /// Sends that were answered with an id.
     pub sends: u64,
     /// Sends that may or may not have been carried out.
     pub unknown_sends: u64,
-    /// Messages that were received, each time they were.
+    /// Deliveries.
     pub deliveries: u64,
-    /// Receives that may have leased something that nobody saw.
+    /// Receives without an answer, which may have leased messages.
     pub unknown_receives: u64,
     /// Acks that were carried out.
     pub acks: u64,
@@ -55,7 +55,7 @@ pub struct Counts {
     pub releases: u64,
     /// Leases that were extended.
     pub extends: u64,
-    /// Settles and extends that were told that their lease was over.
+    /// Settles and extensions that were answered with an ended lease.
     pub expired: u64,
     /// Messages that were dropped unsettled.
     pub dropped: u64,
@@ -63,11 +63,11 @@ pub struct Counts {
     pub redriven: u64,
     /// Dead letters at the end.
     pub dead: u64,
-    /// Messages that were still in their queue at the end.
+    /// Messages still in their queue at the end.
     pub live: u64,
-    /// Deliveries after an ack, where an unknown outcome leaves room for another copy: no breach.
+    /// Deliveries after an ack that an unknown outcome excuses: no breach.
     pub duplicates_after_unknown: u64,
-    /// Queues whose final state was recorded. Without it nothing can be said to be lost.
+    /// Queues whose final state was recorded. Without it no message counts as lost.
     pub final_queues: u64,
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for Verdict {
              {duplicates_after_unknown} duplicates after an unknown outcome"
         )?;
         if self.counts.final_queues == 0 {
-            writeln!(f, "no final state was recorded: lost messages and dead letters were not judged")?;
+            writeln!(f, "no final state was recorded: lost messages and dead letters were not checked")?;
         }
         for finding in &self.findings {
             writeln!(f, "{finding}")?;

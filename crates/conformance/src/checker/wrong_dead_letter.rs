@@ -1,4 +1,4 @@
-//! Dead letters that are missing, and dead letters that should not be.
+//! Dead letters that are missing, and dead letters that should not exist.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use postrider_core::DeadLetterReason;
 
 use super::contents;
 use super::finding::{FindingKind, Findings};
-use super::index::{Dead, Index, MessageLog};
+use super::index::{FinalDeadLetter, Index, MessageLog};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings) {
     for message in &index.messages {
@@ -21,7 +21,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) {
     }
 }
 
-/// What was moved to the dead letters is there, unless somebody may have taken it out again.
+/// A dead-lettered message is listed, unless a redrive or purge may have removed it.
 fn is_listed(index: &Index<'_>, findings: &mut Findings, message: &MessageLog<'_>) {
     let moved = message.settles.iter().filter(|settled| settled.is_done() && settled.is_dead_letter());
     for settled in moved {
@@ -30,7 +30,7 @@ fn is_listed(index: &Index<'_>, findings: &mut Findings, message: &MessageLog<'_
         let left = || index.may_have_left_dead_letters(message, queue.origin, settled.span.start);
         if queue.has_final && !listed && !left() {
             findings.add((FindingKind::WrongDeadLetter, 10), &queue.name, message.id, || {
-                format!("{} moved it to the dead letters, and it is not there", index.cite(settled.event))
+                format!("{} dead-lettered it, and it is not among the dead letters", index.cite(settled.event))
             });
         }
     }
@@ -50,15 +50,15 @@ fn is_listed_once(index: &Index<'_>, findings: &mut Findings, message: &MessageL
     }
 }
 
-fn check_record(index: &Index<'_>, findings: &mut Findings, message: &MessageLog<'_>, dead: &Dead<'_>) {
+fn check_record(index: &Index<'_>, findings: &mut Findings, message: &MessageLog<'_>, dead: &FinalDeadLetter<'_>) {
     let record = dead.record;
     let origin = &record.origin;
     let stay = message.stays.iter().find(|stay| index.queue(stay.queue).name == *origin);
-    let Some(stay) = stay.filter(|stay| !stay.births.is_empty()) else {
-        // Bytes that came into the store by another way have an id that no send of this history made.
+    let Some(stay) = stay.filter(|stay| !stay.arrivals.is_empty()) else {
+        // Foreign messages have an id of no send in this history.
         if record.reason != DeadLetterReason::UNDECODABLE {
             findings.add((FindingKind::WrongDeadLetter, 10), origin, message.id, || {
-                format!("{} lists it, and nobody sent it there", index.cite(dead.event))
+                format!("{} lists it, and it was never sent there", index.cite(dead.event))
             });
         }
         return;
@@ -67,14 +67,14 @@ fn check_record(index: &Index<'_>, findings: &mut Findings, message: &MessageLog
         findings.add((FindingKind::WrongDeadLetter, rule), origin, message.id, || text);
     };
     if !contents::is_own_body(message, record.body_hash) {
-        add(10, "its body among the dead letters is not the one that was sent".to_owned());
+        add(10, "the body of the dead letter differs from the one that was sent".to_owned());
     }
     let released: HashSet<_> =
         message.settles.iter().filter(|settled| settled.is_release()).map(|settled| settled.call.token).collect();
     let counted = stay.deliveries.iter().filter(|d| !released.contains(&d.delivery.token)).count();
     let kept = record.deliveries_count as usize;
     if index.options.counts_deliveries && message.copies == 1 && message.redrives.is_empty() && kept < counted {
-        add(10, format!("its record tells of {kept} deliveries, and there were {counted}"));
+        add(10, format!("its record has {kept} deliveries, and there were {counted}"));
     }
     if message.settles.iter().any(|settled| settled.queue == stay.queue && settled.is_dead_letter()) {
         return;
@@ -84,7 +84,7 @@ fn check_record(index: &Index<'_>, findings: &mut Findings, message: &MessageLog
         let limit = queue.least_limit.map_or(1, u64::from);
         let seen = match index.options.counts_returns {
             false => stay.deliveries.len() as u64 + queue.unknown_receives,
-            // What was handed over and came back unseen is known to the store alone.
+            // Only the store knows of deliveries that no caller saw.
             true => u64::from(record.deliveries_count),
         };
         if seen.min(u64::from(record.deliveries_count)) < limit {
@@ -101,10 +101,10 @@ fn check_record(index: &Index<'_>, findings: &mut Findings, message: &MessageLog
         let may_expire =
             message.possible_sends().any(|sent| sent.call.expires_in.is_some() || sent.call.expires_at.is_some());
         if !may_expire {
-            add(12, "it died as expired, and was sent without an expiry".to_owned());
+            add(12, "it was dead-lettered as expired, and was sent without an expiry".to_owned());
         }
     } else {
-        add(10, format!("it died of '{}', and nobody dead-lettered it", record.reason));
+        add(10, format!("it was dead-lettered for '{}', and no settle did that", record.reason));
     }
 }
 
@@ -113,162 +113,162 @@ mod tests {
     use postrider_core::{Disposition, LeaseToken, Nack};
 
     use super::*;
-    use crate::checker::story::{Story, body, id, queue};
+    use crate::checker::test_history::{TestHistory, body, id, queue};
     use crate::history::{LeaseOutcome, Operation, Outcome, PurgeCall, Purged, ReceiveCall, Selection};
 
     const KIND: FindingKind = FindingKind::WrongDeadLetter;
 
-    fn delivered() -> (Story, LeaseToken) {
-        let mut story = Story::default();
-        story.send(0..1, 1);
-        let token = story.receive(10..12, 1);
-        (story, token)
+    fn delivered() -> (TestHistory, LeaseToken) {
+        let mut history = TestHistory::default();
+        history.send(0..1, 1);
+        let token = history.receive(10..12, 1);
+        (history, token)
     }
 
-    fn rejected(outcome: LeaseOutcome) -> Story {
-        let (mut story, token) = delivered();
+    fn rejected(outcome: LeaseOutcome) -> TestHistory {
+        let (mut history, token) = delivered();
         let reject = Disposition::Nack(Nack::dead_letter("rejected"));
-        story.settle(20..30, token, reject, outcome);
-        story
+        history.settle(20..30, token, reject, outcome);
+        history
     }
 
     #[test]
-    fn what_was_dead_lettered_is_among_the_dead_letters() {
-        let mut story = rejected(LeaseOutcome::Done);
-        story.finish(&[], &[]);
-        story.assert_accused(KIND, 10);
-        let mut story = rejected(LeaseOutcome::Done);
-        story.finish(&[(1, "rejected", 1)], &[]);
-        story.assert_clean();
+    fn a_dead_lettered_message_is_listed() {
+        let mut history = rejected(LeaseOutcome::Done);
+        history.finish(&[], &[]);
+        history.assert_accused(KIND, 10);
+        let mut history = rejected(LeaseOutcome::Done);
+        history.finish(&[(1, "rejected", 1)], &[]);
+        history.assert_clean();
         rejected(LeaseOutcome::Done).assert_clean();
     }
 
     #[test]
-    fn what_may_have_left_the_dead_letters_is_not_missing() {
+    fn a_dead_letter_that_may_have_been_removed_is_not_missing() {
         for (ids, known) in [(&[1][..], false), (&[][..], false)] {
-            let mut story = rejected(LeaseOutcome::Done);
-            story.redrive(40..50, ids, known);
-            let token = story.receive(60..70, 1);
-            story.ack(71..72, token);
-            story.finish(&[], &[]);
-            story.assert_clean();
+            let mut history = rejected(LeaseOutcome::Done);
+            history.redrive(40..50, ids, known);
+            let token = history.receive(60..70, 1);
+            history.ack(71..72, token);
+            history.finish(&[], &[]);
+            history.assert_clean();
         }
         for selection in [Selection::All, Selection::Ids(vec![id(1)])] {
-            let mut story = rejected(LeaseOutcome::Done);
+            let mut history = rejected(LeaseOutcome::Done);
             let what = Purged::DeadLetters(selection);
-            story.record(40..50, PurgeCall { queue: queue(), what, outcome: Outcome::Unknown });
-            story.finish(&[], &[]);
-            story.assert_clean();
+            history.record(40..50, PurgeCall { queue: queue(), what, outcome: Outcome::Unknown });
+            history.finish(&[], &[]);
+            history.assert_clean();
         }
-        let mut story = rejected(LeaseOutcome::Done);
+        let mut history = rejected(LeaseOutcome::Done);
         let dead_letters = |call: &mut ReceiveCall| call.queue = queue().dead_letters();
-        let token = story.receive_with(40..50, &[1], dead_letters)[0];
-        story.settle(51..52, token, Disposition::Ack, LeaseOutcome::Unknown);
-        story.finish(&[], &[]);
-        story.assert_clean();
+        let token = history.receive_with(40..50, &[1], dead_letters)[0];
+        history.settle(51..52, token, Disposition::Ack, LeaseOutcome::Unknown);
+        history.finish(&[], &[]);
+        history.assert_clean();
     }
 
     #[test]
-    fn a_redrive_or_a_purge_before_the_death_took_nothing_out() {
-        let mut story = rejected(LeaseOutcome::Done);
-        story.redrive(2..5, &[1], true);
-        story.finish(&[], &[]);
-        story.assert_accused(KIND, 10);
-        let mut story = rejected(LeaseOutcome::Done);
+    fn a_redrive_or_a_purge_before_the_dead_letter_removed_nothing() {
+        let mut history = rejected(LeaseOutcome::Done);
+        history.redrive(2..5, &[1], true);
+        history.finish(&[], &[]);
+        history.assert_accused(KIND, 10);
+        let mut history = rejected(LeaseOutcome::Done);
         let what = Purged::DeadLetters(Selection::All);
-        story.record(2..5, PurgeCall { queue: queue(), what, outcome: Outcome::Done(4) });
-        story.finish(&[], &[]);
-        story.assert_accused(KIND, 10);
+        history.record(2..5, PurgeCall { queue: queue(), what, outcome: Outcome::Done(4) });
+        history.finish(&[], &[]);
+        history.assert_accused(KIND, 10);
     }
 
     #[test]
     fn a_message_is_listed_once_and_not_when_it_was_acknowledged() {
-        let mut story = rejected(LeaseOutcome::Done);
-        story.finish(&[(1, "rejected", 1), (1, "rejected", 1)], &[]);
-        story.assert_accused(KIND, 10);
-        let (mut story, token) = delivered();
-        story.ack(20..30, token);
-        story.finish(&[(1, "max_receive_count", 3)], &[]);
-        story.assert_accused(KIND, 10);
-        let (mut story, token) = delivered();
-        story.options.findings_per_kind = 1;
-        story.settle(20..30, token, Disposition::Ack, LeaseOutcome::Unknown);
-        story.receive(1_100..1_110, 1);
-        story.receive(2_200..2_210, 1);
-        story.finish(&[(1, "max_receive_count", 3)], &[]);
-        story.assert_clean();
+        let mut history = rejected(LeaseOutcome::Done);
+        history.finish(&[(1, "rejected", 1), (1, "rejected", 1)], &[]);
+        history.assert_accused(KIND, 10);
+        let (mut history, token) = delivered();
+        history.ack(20..30, token);
+        history.finish(&[(1, "max_receive_count", 3)], &[]);
+        history.assert_accused(KIND, 10);
+        let (mut history, token) = delivered();
+        history.options.findings_per_kind = 1;
+        history.settle(20..30, token, Disposition::Ack, LeaseOutcome::Unknown);
+        history.receive(1_100..1_110, 1);
+        history.receive(2_200..2_210, 1);
+        history.finish(&[(1, "max_receive_count", 3)], &[]);
+        history.assert_clean();
     }
 
     #[test]
     fn the_limit_must_have_been_reached() {
-        let (mut story, _) = delivered();
-        story.finish(&[(1, "max_receive_count", 3)], &[]);
-        story.assert_accused(KIND, 8);
-        let (mut story, _) = delivered();
-        story.receive(1_100..1_110, 1);
-        story.receive(2_200..2_210, 1);
-        story.finish(&[(1, "max_receive_count", 3)], &[]);
-        story.assert_clean();
+        let (mut history, _) = delivered();
+        history.finish(&[(1, "max_receive_count", 3)], &[]);
+        history.assert_accused(KIND, 8);
+        let (mut history, _) = delivered();
+        history.receive(1_100..1_110, 1);
+        history.receive(2_200..2_210, 1);
+        history.finish(&[(1, "max_receive_count", 3)], &[]);
+        history.assert_clean();
     }
 
     #[test]
     fn receives_without_an_answer_count_towards_the_limit() {
-        let (mut story, _) = delivered();
-        story.receive_with(1_100..1_110, &[], |call| call.outcome = Outcome::Unknown);
-        story.receive_with(2_200..2_210, &[], |call| call.outcome = Outcome::Unknown);
-        story.finish(&[(1, "max_receive_count", 3)], &[]);
-        story.assert_clean();
+        let (mut history, _) = delivered();
+        history.receive_with(1_100..1_110, &[], |call| call.outcome = Outcome::Unknown);
+        history.receive_with(2_200..2_210, &[], |call| call.outcome = Outcome::Unknown);
+        history.finish(&[(1, "max_receive_count", 3)], &[]);
+        history.assert_clean();
     }
 
     #[test]
     fn the_smallest_limit_of_all_receivers_counts() {
-        let (mut story, _) = delivered();
-        story.receive_with(1_100..1_110, &[], |call| call.max_receive_count = 1);
-        story.finish(&[(1, "max_receive_count", 1)], &[]);
-        story.assert_clean();
+        let (mut history, _) = delivered();
+        history.receive_with(1_100..1_110, &[], |call| call.max_receive_count = 1);
+        history.finish(&[(1, "max_receive_count", 1)], &[]);
+        history.assert_clean();
     }
 
     #[test]
     fn a_record_keeps_the_count() {
-        let (mut story, token) = delivered();
-        story.drop_message(20..30, token);
-        let token = story.receive(40..50, 1);
-        story.nack(60..70, token, Nack::dead_letter("rejected"));
-        let deaths = story.events.len();
-        story.finish(&[(1, "rejected", 1)], &[]);
-        story.assert_accused(KIND, 10);
-        story.events.truncate(deaths);
-        story.finish(&[(1, "rejected", 2)], &[]);
-        story.assert_clean();
+        let (mut history, token) = delivered();
+        history.drop_message(20..30, token);
+        let token = history.receive(40..50, 1);
+        history.nack(60..70, token, Nack::dead_letter("rejected"));
+        let deaths = history.events.len();
+        history.finish(&[(1, "rejected", 1)], &[]);
+        history.assert_accused(KIND, 10);
+        history.events.truncate(deaths);
+        history.finish(&[(1, "rejected", 2)], &[]);
+        history.assert_clean();
     }
 
     #[test]
-    fn a_death_has_a_cause() {
+    fn a_dead_letter_has_a_cause() {
         for outcome in [LeaseOutcome::Unknown, LeaseOutcome::Expired] {
             let excused = outcome == LeaseOutcome::Unknown;
-            let mut story = rejected(outcome);
-            story.finish(&[(1, "rejected", 1)], &[]);
-            assert_eq!(story.verdict().is_clean(), excused);
+            let mut history = rejected(outcome);
+            history.finish(&[(1, "rejected", 1)], &[]);
+            assert_eq!(history.verdict().is_clean(), excused);
         }
-        let mut story = Story::default();
-        story.send(0..1, 1);
-        story.finish(&[(1, "expired", 0)], &[]);
-        story.assert_accused(KIND, 12);
+        let mut history = TestHistory::default();
+        history.send(0..1, 1);
+        history.finish(&[(1, "expired", 0)], &[]);
+        history.assert_accused(KIND, 12);
     }
 
     #[test]
     fn a_dead_letter_was_sent_and_has_its_body() {
-        let mut story = Story::default();
-        story.finish(&[(1, "rejected", 1)], &[]);
-        story.assert_accused(KIND, 10);
-        let mut story = Story::default();
-        story.finish(&[(1, "undecodable", 0)], &[]);
-        story.assert_clean();
-        let mut story = rejected(LeaseOutcome::Done);
-        story.finish(&[(1, "rejected", 1)], &[]);
-        if let Some(Operation::Final(state)) = story.events.last_mut().map(|event| &mut event.operation) {
+        let mut history = TestHistory::default();
+        history.finish(&[(1, "rejected", 1)], &[]);
+        history.assert_accused(KIND, 10);
+        let mut history = TestHistory::default();
+        history.finish(&[(1, "undecodable", 0)], &[]);
+        history.assert_clean();
+        let mut history = rejected(LeaseOutcome::Done);
+        history.finish(&[(1, "rejected", 1)], &[]);
+        if let Some(Operation::Final(state)) = history.events.last_mut().map(|event| &mut event.operation) {
             state.dead_letters[0].body_hash = body(7);
         }
-        story.assert_accused(KIND, 10);
+        history.assert_accused(KIND, 10);
     }
 }

@@ -1,11 +1,11 @@
-//! Where the law was not tried.
+//! Tests that were not run on a store.
 
 use postrider_core::Support;
 
 use super::{Known, Section, all_tests};
 use crate::law::{Outcome, Rule};
 
-/// A test that cannot be run on some stores, for the reason that the suite gives.
+/// A test that cannot run on some stores.
 #[derive(Debug, Clone, Copy)]
 pub struct Untried {
     /// The test's name.
@@ -16,8 +16,8 @@ pub struct Untried {
     pub why: &'static str,
 }
 
-/// Every rule that no test has shown on a store, and every test that was neither run there nor refused by the store's
-/// capabilities; all but the `accepted`. One that is accepted and was run is told as well.
+/// Lists every rule that no test has shown on a store, and every test that was neither run there nor refused by the
+/// store's capabilities, except the `accepted` ones; also lists accepted tests that were run.
 pub fn holes(sections: &[Section], accepted: &[Untried]) -> Vec<String> {
     let mut holes = Vec::new();
     for section in sections {
@@ -28,7 +28,7 @@ pub fn holes(sections: &[Section], accepted: &[Untried]) -> Vec<String> {
         holes.extend(tests.filter_map(|test| hole(section, &test, accepted)));
     }
     let unknown = accepted.iter().filter(|untried| all_tests().iter().all(|test| test.name != untried.test));
-    holes.extend(unknown.map(|untried| format!("{} is listed as untried, and is no test", untried.test)));
+    holes.extend(unknown.map(|untried| format!("{} is listed as untried, but is not a test", untried.test)));
     holes
 }
 
@@ -47,7 +47,7 @@ fn hole(section: &Section, test: &Known, accepted: &[Untried]) -> Option<String>
             format!("was refused for a reason that the capabilities do not declare: {why}")
         }
         (Some(_), Some(_)) => "is listed as untried, but was tried".to_owned(),
-        // A broken rule is not a hole; its report says so.
+        // A broken rule is reported elsewhere.
         (Some(_), None) => return None,
     };
     Some(format!("{} on {store}: {} {why}", test.rule, test.name))

@@ -1,8 +1,8 @@
-//! The page `docs/guarantees.md`: the law, and what became of it on each provider.
+//! The page `docs/guarantees.md`: the law, and the results of each provider.
 //!
-//! Made from [`Report`]s and from what providers publish of themselves, so that it cannot say what nobody measured. A
-//! claim that is no longer true changes the page, and a test compares it with the file. The suite of each store records
-//! its [`Section`], so that the page is made from the same run that judges the store.
+//! Generated from [`Report`]s and the capabilities of providers, so that it states only what was measured. A claim that
+//! is no longer true changes the page, and a test compares it with the file. The suite of each store records its
+//! [`Section`], so that the page shows the same run that tests the store.
 
 mod holes;
 mod promises;
@@ -26,16 +26,16 @@ pub use queue_names::QueueNames;
 /// One provider on the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Section {
-    /// What the suite found.
+    /// The report of the suite.
     pub report: Report,
-    /// What its queues may be called.
+    /// The names that its queues may have.
     pub queue_names: QueueNames,
-    /// How the suite reached it, in a sentence or two: what was opened, and what was taken away for L14.
+    /// How the suite reached it, in a sentence or two: what was opened, and what was restarted or cut for L14.
     pub tried: String,
 }
 
 impl Section {
-    /// Tries a store.
+    /// Runs the suite on a store.
     pub async fn of<H: Harness>(harness: H, settings: Settings, tried: &str) -> Result<Self, MessagingError> {
         let provider = harness.open().await?;
         let queue_names = QueueNames::try_on(&provider, &format!("{}n", settings.prefix)).await?;
@@ -88,7 +88,7 @@ fn write_tests(page: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// A test that the suite has.
+/// A test of the suite.
 struct Known {
     rule: Rule,
     name: &'static str,
@@ -144,7 +144,7 @@ fn rule_word(rule: &RuleReport) -> String {
     }
 }
 
-/// What is declared is on the page only when a test has shown it.
+/// A declared feature is on the page only when a test has shown it.
 fn feature_word(report: &Report, feature: Feature) -> String {
     let kept = match report.capabilities.support(feature) {
         Support::Native => "native",
@@ -158,7 +158,7 @@ fn feature_word(report: &Report, feature: Feature) -> String {
     if outcomes.contains(&&Outcome::Holds) { kept.into() } else { "not exercised".into() }
 }
 
-/// One row of the limits: how it is called, and what it is on a provider.
+/// One row of the limits: its title, and its value on a provider.
 type LimitRow = (&'static str, fn(&Limits, &QueueNames) -> String);
 
 const LIMITS: &[LimitRow] = &[
@@ -196,14 +196,14 @@ fn write_limits(page: &mut String, sections: &[Section]) -> fmt::Result {
         page,
         "\nOn every provider:\n\n\
          - A queue's name has 1 to {name} characters of `[A-Za-z0-9_.-]` and does not end in `_dlq`, which is the \
-         ending of its dead letters; `.` and `..` are none. Names of `[a-z][a-z0-9_]{{0,39}}` can be moved to every provider.\n\
+         ending of its dead letters; `.` and `..` are refused. Names of `[a-z][a-z0-9_]{{0,39}}` can be moved to every provider.\n\
          - An ordering key or a dedup key has 1 to {key} bytes.\n\
          - The name of a header has 1 to {header} characters.\n\
          - Priorities are 0 to {highest}, higher is more urgent."
     )
 }
 
-/// The largest length that is accepted, of those that follow each other from 1.
+/// The largest accepted length, counting up from 1.
 fn longest(accepts: impl Fn(usize) -> bool) -> usize {
     (1..=64 * 1024).take_while(|length| accepts(*length)).last().unwrap_or(0)
 }
@@ -268,7 +268,7 @@ fn outcome_word(outcome: &Outcome) -> String {
     outcome.as_str().replace('_', " ")
 }
 
-/// With a capital at its beginning and one full stop at its end, on one line.
+/// The text on one line, with a capital at its start and one full stop at its end.
 fn sentence(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut rest = text.trim_end_matches('.').chars();

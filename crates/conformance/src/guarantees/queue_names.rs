@@ -1,4 +1,4 @@
-//! Which names a store can hold: tried, because no provider declares it.
+//! The queue names that a store accepts: tried, because no provider declares them.
 
 use bytes::Bytes;
 use postrider_core::{Message, MessagingError, MessagingService, Provider, QueueName, ReceiveOptions};
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::probe::soon;
 
-/// What a queue may be called on a store.
+/// The queue names that a store accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueNames {
-    /// The longest name that is accepted, in characters; names of 80 characters are the longest there are.
+    /// Length of the longest accepted name, in characters; at most 80.
     pub longest: usize,
     /// Whether names may have capital letters.
     pub capitals: bool,
@@ -17,7 +17,7 @@ pub struct QueueNames {
     pub dots: bool,
     /// Whether names may have hyphens.
     pub hyphens: bool,
-    /// Whether names that differ only in capitals are two queues.
+    /// Whether names that differ only in case are two queues.
     pub apart_by_case: bool,
 }
 
@@ -39,12 +39,12 @@ impl QueueNames {
     }
 }
 
-/// The longest name that can be written down at all.
+/// Length of the longest valid name.
 pub(super) fn longest_name() -> usize {
     super::longest(|length| QueueName::new("x".repeat(length)).is_ok())
 }
 
-/// Whether a message can go through a queue of that name.
+/// Whether a queue of that name carries messages.
 async fn holds<P: Provider>(provider: &P, name: &str) -> Result<bool, MessagingError> {
     let queue = QueueName::new(name)?;
     match provider.ensure_queue(&queue, soon()).await {
@@ -67,7 +67,7 @@ async fn are_apart<P: Provider>(provider: &P, one: &str, other: &str) -> Result<
     answer.map(|carried| !carried)
 }
 
-/// Whether what is sent to one name can be received from another.
+/// Whether a message sent to `from` can be received from `to`.
 async fn carries<P: MessagingService>(provider: &P, from: &QueueName, to: &QueueName) -> Result<bool, MessagingError> {
     let body = Bytes::from(from.to_string());
     provider.send_message(from, Message::new(body.clone()), soon()).await?;

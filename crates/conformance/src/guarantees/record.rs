@@ -1,4 +1,4 @@
-//! A file for each store that carries what its suite found to the page: the suite of each store is a process of its own.
+//! A file for each store that brings the results of its suite, a separate process, to the page.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{QueueNames, Section, all_tests};
 use crate::law::{Outcome, Report, TestReport};
 
-/// A [`Section`] without what the suite knows by itself: the rules of the tests, and their order.
+/// A [`Section`] without the rules of the tests and their order, which the suite provides.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) outcomes: BTreeMap<String, Outcome>,
@@ -37,7 +37,7 @@ impl Record {
         }
     }
 
-    /// The section of that store; fails on a test that the suite does not have.
+    /// The section of the store; fails on a test that the suite does not have.
     pub(super) fn into_section(mut self, store: &'static str) -> Result<Section, String> {
         let known = all_tests().into_iter().filter_map(|test| {
             let outcome = self.outcomes.remove(test.name)?;
@@ -57,7 +57,7 @@ impl Record {
 }
 
 impl Section {
-    /// Writes it down for the page: to `POSTRIDER_LAW_FOLDER`, or to `law` in the target folder.
+    /// Writes the section for the page: to `POSTRIDER_LAW_FOLDER`, or to `law` in the target folder.
     pub fn record(&self) -> io::Result<()> {
         let path = path(self.name());
         if let Some(folder) = path.parent() {
@@ -66,7 +66,7 @@ impl Section {
         std::fs::write(path, serde_json::to_vec_pretty(&Record::of(self))?)
     }
 
-    /// What the suite of a store wrote down. The error says how to have it written.
+    /// Reads the section that the suite of a store has written. The error says how to write it.
     pub fn recorded(store: &'static str) -> Result<Self, String> {
         let path = path(store);
         let read = || {
@@ -85,7 +85,7 @@ impl Section {
     }
 }
 
-/// Paths that are relative start at the workspace, as they do for cargo, and not at the package whose tests run.
+/// Relative paths start at the workspace, as for cargo, not at the package whose tests run.
 fn path(store: &str) -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = std::env::var_os("POSTRIDER_LAW_FOLDER").map(PathBuf::from).unwrap_or_else(|| {

@@ -19,10 +19,10 @@ fn has(page: &str, line: &str) {
 }
 
 #[test]
-fn what_was_measured_is_on_the_page() {
+fn results_are_on_the_page() {
     let paper = Capabilities::native("paper")
         .with(Feature::Fencing, Support::emulated("a second look at\neach sheet"))
-        .with(Feature::WakeUp, Support::emulated("somebody rings a bell"))
+        .with(Feature::WakeUp, Support::emulated("a timer polls"))
         .with(Feature::Priority, Support::refused("sheets are alike"))
         .with(Feature::Recovery, Support::refused("there is nothing to lose."));
     let refused = Outcome::Refused("there is nothing to lose.".into());
@@ -33,8 +33,8 @@ fn what_was_measured_is_on_the_page() {
         ("l14_a_waiting_receive_outlasts_a_restart", refused),
         ("l2_concurrent_receivers_share_nothing", Outcome::Broken("two had one sheet".into())),
         ("l9_an_undecodable_message_dies_alone_with_its_bytes", Outcome::NotExercised("no ink".into())),
-        ("l13_peek_leases_nothing", Outcome::NotExercised("nobody may look".into())),
-        ("l11_a_look_does_not_change_the_order_of_a_key", Outcome::NotExercised("nobody may look".into())),
+        ("l13_peek_leases_nothing", Outcome::NotExercised("no access".into())),
+        ("l11_a_look_does_not_change_the_order_of_a_key", Outcome::NotExercised("no access".into())),
     ];
     let stone = section(Capabilities::native("stone"), &[]);
     let page = page(&[section(paper, &outcomes), stone]);
@@ -60,7 +60,7 @@ fn what_was_measured_is_on_the_page() {
     has(&page, "- **L9 bad bytes**: not exercised. No ink.");
     has(&page, "- **L14 recovery**: refused. There is nothing to lose.");
     has(&page, "- **priority**: refused. Sheets are alike.");
-    has(&page, "- **wake-up hints**: emulated. Somebody rings a bell.");
+    has(&page, "- **wake-up hints**: emulated. A timer polls.");
     assert!(page.contains("\n### stone\n\nOn paper.\n\nEverything is native.\n\n"), "{page}");
 }
 
@@ -69,7 +69,7 @@ fn a_section_is_the_same_after_it_was_recorded() {
     let paper = Capabilities::native("paper")
         .with(Feature::Peek, Support::emulated("a second look"))
         .with_limits(Limits { dedup_window: Some(Duration::from_secs(300)), ..Limits::default() });
-    let mut written = section(paper, &[("l13_peek_leases_nothing", Outcome::NotExercised("nobody may look".into()))]);
+    let mut written = section(paper, &[("l13_peek_leases_nothing", Outcome::NotExercised("no access".into()))]);
     written.report.left_behind = Some("a sheet".into());
     let text = serde_json::to_string(&Record::of(&written)).unwrap();
     let read: Record = serde_json::from_str(&text).unwrap();
@@ -84,7 +84,7 @@ fn a_record_of_another_suite_is_refused() {
 }
 
 #[test]
-fn a_rule_that_is_not_in_a_record_is_a_hole() {
+fn a_rule_without_a_record_is_listed_as_untested() {
     let stone = section(Capabilities::native("stone"), &[]);
     let mut record = Record::of(&section(Capabilities::native("paper"), &[]));
     record.outcomes.retain(|name, _| !name.starts_with("l5_"));
@@ -93,7 +93,7 @@ fn a_rule_that_is_not_in_a_record_is_a_hole() {
 }
 
 #[test]
-fn a_test_that_was_not_run_is_a_hole() {
+fn a_test_that_was_not_run_is_listed_as_untested() {
     let name = "l13_peek_leases_nothing";
     let mut record = Record::of(&section(Capabilities::native("paper"), &[]));
     record.outcomes.remove(name);
@@ -111,7 +111,7 @@ fn a_test_that_was_not_run_is_a_hole() {
 }
 
 #[test]
-fn what_stays_untried_has_to_be_listed_with_its_reason() {
+fn an_untried_test_must_be_accepted_with_its_reason() {
     let name = "l13_peek_leases_nothing";
     let paper = section(Capabilities::native("paper"), &[(name, Outcome::NotExercised("no light".into()))]);
     let untried = |store, why| [Untried { test: name, stores: store, why }];
@@ -124,7 +124,7 @@ fn what_stays_untried_has_to_be_listed_with_its_reason() {
     let tried = format!("L13 on stone: {name} is listed as untried, but was tried");
     assert_eq!(holes(&[stone], &untried(&["stone"], "no light")), [tried]);
     let gone = Untried { test: "l9_gone", stores: &["stone"], why: "no light" };
-    assert_eq!(holes(&[], &[gone]), ["l9_gone is listed as untried, and is no test"]);
+    assert_eq!(holes(&[], &[gone]), ["l9_gone is listed as untried, but is not a test"]);
 
     let test = "l9_an_undecodable_message_dies_alone_with_its_bytes";
     let paper = section(Capabilities::native("paper"), &[(test, Outcome::NotExercised("no ink".into()))]);
@@ -135,7 +135,7 @@ fn what_stays_untried_has_to_be_listed_with_its_reason() {
 }
 
 #[test]
-fn limits_are_told_in_units_that_people_use() {
+fn limits_are_shown_in_common_units() {
     let limits = Limits {
         max_body_bytes: 256 * 1024,
         max_header_bytes: 1000,
@@ -175,7 +175,7 @@ fn every_rule_has_a_promise_and_every_test_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_breaks_a_rule_is_not_said_to_keep_it() {
+async fn a_broken_rule_is_shown_as_broken() {
     let settings = || Settings {
         seed: 7,
         rules: vec![Rule::L3],

@@ -1,4 +1,4 @@
-//! What a caller did, and what it was told.
+//! The calls of a history and their outcomes.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,40 +8,40 @@ use serde::{Deserialize, Serialize};
 
 /// One call, or one row of one, as its caller saw it.
 ///
-/// The store did its part at some moment between `start` and `end`; an [`Unknown`](Outcome::Unknown) outcome may have
-/// taken effect at any time after `start`, also after `end`, or never.
+/// The call took effect at some moment between `start` and `end`; with an [`Unknown`](Outcome::Unknown) outcome, at any
+/// time after `start`, also after `end`, or never.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Who called.
+    /// The calling worker.
     pub worker: u32,
     /// Before the call.
     pub start: Timestamp,
     /// After the answer.
     pub end: Timestamp,
-    /// What was asked and answered.
+    /// The call and its outcome.
     #[serde(flatten)]
     pub operation: Operation,
 }
 
-/// What was asked and answered.
+/// The call and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
     /// A message was sent.
     Send(SendCall),
-    /// Messages were asked for.
+    /// A receive.
     Receive(ReceiveCall),
-    /// A lease was ended by its holder.
+    /// A lease was settled.
     Settle(SettleCall),
-    /// A lease was given another end.
+    /// A lease was extended.
     Extend(ExtendCall),
     /// A message was dropped unsettled: its lease may end early from then on.
     Dropped(Dropped),
-    /// Dead letters were brought back to life.
+    /// Dead letters were redriven.
     Redrive(RedriveCall),
     /// Messages were removed.
     Purge(PurgeCall),
-    /// A dead letter was changed.
+    /// A dead letter was edited.
     Edit(EditCall),
     /// A queue was removed with everything in it.
     Delete(DeleteCall),
@@ -72,15 +72,15 @@ operations! {
     Final(FinalState),
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome<T> {
     /// It was carried out, and this is the answer.
     Done(T),
-    /// It may have been carried out, may be carried out later, or never.
+    /// It may have been carried out, or may be carried out later.
     Unknown,
-    /// It was refused with the promise that nothing was done.
+    /// It failed, and the store did nothing.
     Failed(String),
 }
 
@@ -99,17 +99,17 @@ impl<T> Outcome<T> {
     }
 }
 
-/// What became of a use of a lease.
+/// The outcome of the use of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseOutcome {
     /// It was carried out.
     Done,
-    /// The lease was over, nothing was changed.
+    /// The lease had ended; nothing was changed.
     Expired,
-    /// It may have been carried out, may be carried out later, or never.
+    /// It may have been carried out, or may be carried out later.
     Unknown,
-    /// It was refused with the promise that nothing was done.
+    /// It failed, and the store did nothing.
     Failed(String),
 }
 
@@ -123,90 +123,90 @@ impl LeaseOutcome {
 /// One message that was sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendCall {
-    /// Where to.
+    /// The target queue.
     pub queue: QueueName,
-    /// The message's identity.
+    /// The message id.
     pub id: MessageId,
-    /// The key that it is ordered by.
+    /// The ordering key.
     pub ordering_key: Option<String>,
-    /// The key that keeps it single.
+    /// The dedup key.
     pub dedup_key: Option<String>,
-    /// How long it may not be received.
+    /// The time from the send until it is due.
     pub delay: Duration,
-    /// How long after the send it is too late to handle it.
+    /// The time from the send until it expires.
     pub expires_in: Option<Duration>,
-    /// When it is too late to handle it, by the store's clock.
+    /// When it expires, by the store's clock.
     pub expires_at: Option<Timestamp>,
-    /// What its bytes are.
+    /// The hash of its body.
     pub body_hash: BodyHash,
-    /// Its place in its batch: the rows of a batch are sent in their order.
+    /// Its row in its batch; rows are sent in order.
     pub row: u32,
-    /// The message in the first row of its batch; itself when it was sent alone.
+    /// The id in the first row of its batch; its own id when it was sent alone.
     pub batch: MessageId,
-    /// The id that was answered.
+    /// The returned id.
     pub outcome: Outcome<MessageId>,
 }
 
-/// One call that asked for messages.
+/// One receive from one queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiveCall {
-    /// Where from.
+    /// The source queue.
     pub queue: QueueName,
-    /// How long they are leased.
+    /// The length of the leases.
     pub visibility: Duration,
-    /// How often a message may be delivered.
+    /// The delivery limit.
     pub max_receive_count: u32,
-    /// What was received.
+    /// The deliveries.
     pub outcome: Outcome<Vec<Delivery>>,
 }
 
-/// One message that was received.
+/// One received message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
-    /// The message's identity.
+    /// The message id.
     pub id: MessageId,
-    /// The lease.
+    /// The lease token.
     #[serde(with = "hex_token")]
     pub token: LeaseToken,
-    /// Which delivery this is, by the store's count.
+    /// The number of this delivery, by the store's count.
     pub receive_count: u32,
-    /// How often a handler has failed on it, by the store's count.
+    /// The number of failed attempts, by the store's count.
     pub attempts_count: u32,
-    /// The key that it is ordered by.
+    /// The ordering key.
     pub ordering_key: Option<String>,
-    /// What its bytes are.
+    /// The hash of its body.
     pub body_hash: BodyHash,
 }
 
-/// One lease that its holder ended.
+/// One settle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettleCall {
     /// The queue that the message was received from.
     pub queue: QueueName,
     /// The message.
     pub id: MessageId,
-    /// The lease.
+    /// The lease token.
     #[serde(with = "hex_token")]
     pub token: LeaseToken,
-    /// How it ends.
+    /// How the lease is settled.
     pub disposition: Disposition,
-    /// What became of it.
+    /// The outcome.
     pub outcome: LeaseOutcome,
 }
 
-/// One lease that was given another end.
+/// One extension of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtendCall {
     /// The queue that the message was received from.
     pub queue: QueueName,
     /// The message.
     pub id: MessageId,
-    /// The lease.
+    /// The lease token.
     #[serde(with = "hex_token")]
     pub token: LeaseToken,
-    /// How long it goes on from now.
+    /// The new length of the lease, from now.
     pub extension: Duration,
-    /// What became of it.
+    /// The outcome.
     pub outcome: LeaseOutcome,
 }
 
@@ -217,54 +217,54 @@ pub struct Dropped {
     pub queue: QueueName,
     /// The message.
     pub id: MessageId,
-    /// The lease.
+    /// The lease token.
     #[serde(with = "hex_token")]
     pub token: LeaseToken,
 }
 
-/// Dead letters that were brought back to life. A dry run is none.
+/// One redrive; dry runs are not recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RedriveCall {
-    /// The queue that they died in.
+    /// The origin queue.
     pub queue: QueueName,
-    /// Where they went; `None` is the queue that they died in.
+    /// The target; `None` is the origin queue.
     pub to: Option<QueueName>,
-    /// Which ones were meant.
+    /// The selected messages.
     pub selection: Selection,
-    /// Which ones went.
+    /// The redriven ids.
     pub outcome: Outcome<Vec<MessageId>>,
 }
 
 /// Messages that were removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PurgeCall {
-    /// The queue; for dead letters the one that they died in.
+    /// The queue; for dead letters the origin queue.
     pub queue: QueueName,
-    /// Which ones were meant.
+    /// The selected messages.
     pub what: Purged,
-    /// How many there were.
+    /// The number of removed messages.
     pub outcome: Outcome<u64>,
 }
 
-/// What a purge removes.
+/// The target of a purge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purged {
-    /// The messages that nobody has leased.
+    /// The messages without a lease.
     Waiting,
     /// Dead letters.
     DeadLetters(Selection),
 }
 
-/// Which dead letters of a queue are meant.
+/// A selection of the dead letters of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Selection {
-    /// Every one.
+    /// All.
     All,
-    /// These.
+    /// Those with these ids.
     Ids(Vec<MessageId>),
-    /// Those that died for this reason.
+    /// Those with this reason.
     Reason(DeadLetterReason),
 }
 
@@ -278,16 +278,16 @@ impl From<&DeadLetterSelection> for Selection {
     }
 }
 
-/// One dead letter that was changed.
+/// One edit of a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EditCall {
-    /// The queue that it died in.
+    /// The origin queue.
     pub queue: QueueName,
     /// The message.
     pub id: MessageId,
-    /// Its new bytes, if it was given others.
+    /// The hash of the new body, if the body was edited.
     pub body_hash: Option<BodyHash>,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome<()>,
 }
 
@@ -296,43 +296,43 @@ pub struct EditCall {
 pub struct DeleteCall {
     /// The queue.
     pub queue: QueueName,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome<()>,
 }
 
-/// What a queue held after everything that could be received from it had been.
+/// The contents of a queue after the final drain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinalState {
     /// The queue.
     pub queue: QueueName,
     /// Its dead letters.
     pub dead_letters: Vec<DeadRecord>,
-    /// What still lives in it; `None` when nobody looked, and then the drain is taken at its word: nothing.
+    /// The live messages in it; `None` when they were not listed, then the drain is taken to have emptied it.
     pub live: Option<Vec<MessageId>>,
 }
 
-/// What the checker needs to know of a dead letter.
+/// A dead letter, as the checker needs it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadRecord {
     /// The message.
     pub id: MessageId,
-    /// The queue that it died in.
+    /// The origin queue.
     pub origin: QueueName,
-    /// Why.
+    /// The reason.
     pub reason: DeadLetterReason,
-    /// How often it was delivered, by the store's count.
+    /// The number of deliveries, by the store's count.
     pub deliveries_count: u32,
-    /// What its bytes are.
+    /// The hash of its body.
     pub body_hash: BodyHash,
 }
 
-/// A body, in a few bytes: two different hashes are two different bodies.
+/// The hash of a body: two different hashes are two different bodies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct BodyHash(u64);
 
 impl BodyHash {
-    /// The hash of these bytes: FNV-1a, because it must be the same in every process and every build.
+    /// The FNV-1a hash of the bytes, which is the same in every process and build.
     pub fn of(body: &[u8]) -> Self {
         Self(
             body.iter()
@@ -363,11 +363,11 @@ impl TryFrom<String> for BodyHash {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        u64::from_str_radix(&text, 16).map(Self).map_err(|error| format!("'{text}' is no body hash: {error}"))
+        u64::from_str_radix(&text, 16).map(Self).map_err(|error| format!("invalid body hash '{text}': {error}"))
     }
 }
 
-/// A token as text, since JSON's numbers end at 53 bits in many readers.
+/// Tokens as text: many readers limit JSON numbers to 53 bits.
 mod hex_token {
     use postrider_core::LeaseToken;
     use serde::{Deserialize, Deserializer, Serializer, de};
@@ -380,6 +380,6 @@ mod hex_token {
         let text = String::deserialize(from)?;
         u128::from_str_radix(&text, 16)
             .map(LeaseToken)
-            .map_err(|error| de::Error::custom(format!("'{text}' is no lease token: {error}")))
+            .map_err(|error| de::Error::custom(format!("invalid lease token '{text}': {error}")))
     }
 }

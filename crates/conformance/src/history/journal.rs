@@ -1,7 +1,7 @@
-//! A history that survives the death of the process that writes it.
+//! A history in a file that survives a kill of the process that writes it.
 //!
-//! Each call is written down before it is made, with an unknown outcome, and again after it was answered. What a dead
-//! process had begun therefore stays in the history, as something that may have happened.
+//! Each call is written before it is made, with an unknown outcome, and again after its answer. Calls that a killed
+//! process had begun therefore stay in the history with an unknown outcome.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -29,31 +29,31 @@ impl Journal {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Writes down what is known of a call now.
+    /// Writes the present state of a call.
     pub(super) fn write(&self, call: u64, events: &[Event]) {
         let written = serde_json::to_vec(&(call, events)).map_err(io::Error::from).and_then(|mut line| {
             line.push(b'\n');
-            // Handed to the system before the call is made or its answer used: that survives the process.
+            // Written to the file before the call is made or its answer is used, so that it survives the process.
             self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
         });
         if let Err(error) = written {
-            // Without its lines the process would do things that the history denies, and a good store be accused.
-            eprintln!("the journal cannot be written: {error}; free some space and run again");
+            // Calls missing from the history would let the checker accuse a correct store.
+            eprintln!("cannot write the journal: {error}; free disk space and run again");
             std::process::abort();
         }
     }
 }
 
-/// The events of a journal: of each call what was written last.
+/// The events of a journal: the last state of each call.
 pub(super) fn read(path: &Path) -> io::Result<Vec<Event>> {
     let text = match std::fs::read(path) {
-        // Its process died before it began.
+        // The process was killed before its first call.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         text => text?,
     };
     let mut calls: BTreeMap<u64, Vec<Event>> = BTreeMap::new();
-    // The last line may be cut off by the death of its writer. A call that was not written down whole was not made; an
-    // answer that was not was not used.
+    // The kill may have cut off the last line. A call whose line is incomplete was not made; an answer whose line is
+    // incomplete was not used.
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end);
     for line in text[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let (call, events) = serde_json::from_slice(line)?;

@@ -1,7 +1,7 @@
-//! The record of everything that callers did to a provider, and of what they were told.
+//! The record of all calls to a provider and their outcomes.
 //!
-//! A history is taken from outside: it knows when a call began and when it was answered, and nothing of the store.
-//! Every process writes its own; their lines can be put together, because all times come from the host's clock.
+//! A history is taken from outside: it has the start and the answer of each call, and nothing of the store. Every
+//! process writes its own; histories can be merged, because all times come from the host's clock.
 
 mod event;
 mod journal;
@@ -21,18 +21,18 @@ pub use event::{
     Operation, Outcome, PurgeCall, Purged, ReceiveCall, RedriveCall, Selection, SendCall, SettleCall,
 };
 
-/// A history that is being written. Clones write into the same one.
+/// A history that is being written. Clones write to the same history.
 #[derive(Debug, Clone)]
 pub struct History {
     clock: Arc<dyn Clock>,
     stamps: Arc<Stamps>,
-    // One lock for all: it is held for a push, which is far shorter than any call that is recorded.
+    // One lock for all: it is held for a push, which is far shorter than any recorded call.
     events: Arc<Mutex<Vec<Event>>>,
-    /// Where events go instead, as they happen.
+    /// The file that gets the events instead.
     journal: Option<Arc<Journal>>,
 }
 
-/// A call that was begun, in a history that wants to know.
+/// A call that has begun.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Begun {
     start: Timestamp,
@@ -51,24 +51,24 @@ impl History {
         Self { clock, stamps: Arc::default(), events: Arc::default(), journal: None }
     }
 
-    /// An empty history that is written to a file as it happens and not kept: a process that is killed leaves behind
-    /// what it had done, and what it had only begun as unknown. [`History::read_journal`] reads it.
+    /// An empty history that is written to a file and not kept in memory: a killed process leaves its finished calls and,
+    /// with unknown outcomes, its unfinished ones. [`History::read_journal`] reads it.
     pub fn journaled(path: &Path) -> io::Result<Self> {
         Ok(Self { journal: Some(Arc::new(Journal::create(path)?)), ..Self::new() })
     }
 
-    /// Reads what a [journaled](History::journaled) history has written; nothing, if its process never began.
+    /// Reads the events of a [journaled](History::journaled) history; none if there is no file.
     pub fn read_journal(path: &Path) -> io::Result<Vec<Event>> {
         journal::read(path)
     }
 
-    /// The time, as events have it: never the same twice, so that of two calls that follow each other one can be told
-    /// to be the first even where a clock stands still.
+    /// The time for an event: never the same twice, so that two successive calls have an order even where the clock
+    /// stands still.
     pub fn now(&self) -> Timestamp {
         self.stamps.next(self.clock.now())
     }
 
-    /// How far the times of events have run ahead of the clock to be all different. A checker must allow for it.
+    /// How far event times have run ahead of the clock to stay distinct. The checker's tolerance must include it.
     pub fn lead(&self) -> Duration {
         Duration::from_micros(self.stamps.lead.load(Ordering::SeqCst))
     }
@@ -79,8 +79,8 @@ impl History {
         self.end_call(worker, Begun { start, call }, operations);
     }
 
-    /// Notes that a call is about to be made. Until [`end_call`](Self::end_call) it may have had any outcome; a journal
-    /// has it as `operations` make it out.
+    /// Records the start of a call. Until [`end_call`](Self::end_call) a journal has it as `operations` with unknown
+    /// outcomes.
     pub(crate) fn begin_call(&self, worker: u32, operations: impl FnOnce() -> Vec<Operation>) -> Begun {
         let start = self.now();
         let Some(journal) = &self.journal else { return Begun { start, call: 0 } };
@@ -101,17 +101,17 @@ impl History {
         }
     }
 
-    /// How many events there are.
+    /// The number of events.
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// All events so far, by the time at which they began.
+    /// All events so far, by start time.
     pub fn events(&self) -> Vec<Event> {
         merge([self.lock().clone()])
     }
@@ -134,7 +134,7 @@ impl History {
                 continue;
             }
             let event = serde_json::from_str(&line).map_err(|error| {
-                let text = format!("line {} is no event of a history: {error}", number + 1);
+                let text = format!("line {} is not an event of a history: {error}", number + 1);
                 io::Error::new(io::ErrorKind::InvalidData, text)
             })?;
             events.push(event);
@@ -143,12 +143,12 @@ impl History {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Event>> {
-        // A push leaves the list whole, so what a panicking thread left behind is good.
+        // A push leaves the list valid, also when a thread panics.
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Gives out times, each later than the one before.
+/// Returns times, each later than the one before.
 #[derive(Debug, Default)]
 struct Stamps {
     last: AtomicI64,
@@ -159,7 +159,7 @@ impl Stamps {
     fn next(&self, clock: Timestamp) -> Timestamp {
         let clock = clock.as_micros();
         let later = |last: i64| last.saturating_add(1).max(clock);
-        // One atomic for all: its order is the order in which calls began and ended.
+        // One atomic for all threads: its order is the order of starts and ends of calls.
         let last = match self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(later(last))) {
             Ok(last) | Err(last) => last,
         };
@@ -175,7 +175,7 @@ impl Default for History {
     }
 }
 
-/// Puts histories together, by the time at which events began.
+/// Merges histories by start time.
 pub fn merge(histories: impl IntoIterator<Item = Vec<Event>>) -> Vec<Event> {
     let mut events: Vec<Event> = histories.into_iter().flatten().collect();
     events.sort_by_key(|event| (event.start, event.end, event.worker));
@@ -287,19 +287,19 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_event_is_named() {
+    fn an_invalid_line_is_named() {
         let error = History::read_from(&b"\n{\"worker\":1}\n"[..]).unwrap_err();
-        assert!(error.to_string().starts_with("line 2 is no event"), "{error}");
+        assert!(error.to_string().starts_with("line 2 is not an event"), "{error}");
     }
 
     #[test]
     fn histories_of_several_processes_become_one_by_time() {
         let clock = ManualClock::default();
         let histories: Vec<_> = (0..2).map(|_| History::with_clock(Arc::new(clock.clone()))).collect();
-        for turn in 0..6 {
+        for round in 0..6 {
             let dropped =
-                Operation::Dropped(Dropped { queue: queue(), id: MessageId::generate(), token: LeaseToken(turn) });
-            let history = &histories[usize::from(turn % 2 == 0)];
+                Operation::Dropped(Dropped { queue: queue(), id: MessageId::generate(), token: LeaseToken(round) });
+            let history = &histories[usize::from(round % 2 == 0)];
             let start = history.now();
             clock.advance(Duration::from_micros(1));
             history.record_call(0, start, [dropped]);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_keeps_what_was_begun_and_not_answered() {
+    fn a_journal_keeps_unanswered_calls() {
         let folder = std::env::temp_dir().join(format!("postrider-journal-{}", MessageId::generate()));
         let history = History::journaled(&folder).unwrap();
         let token = LeaseToken(1);
@@ -347,7 +347,7 @@ mod tests {
         history.begin_call(1, || vec![settle(LeaseOutcome::Unknown)]);
         history.end_call(1, answered, [settle(LeaseOutcome::Done)]);
         assert!(history.is_empty(), "it is in the file");
-        // The process dies in the middle of a line.
+        // The process is killed in the middle of a line.
         let mut file = std::fs::OpenOptions::new().append(true).open(&folder).unwrap();
         file.write_all(b"[2,[{\"wor").unwrap();
         let events = History::read_journal(&folder).unwrap();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_hash_tells_bodies_apart() {
+    fn different_bodies_have_different_hashes() {
         let hashes: std::collections::HashSet<_> = (0..10_000_u32).map(|n| BodyHash::of(&n.to_le_bytes())).collect();
         assert_eq!(hashes.len(), 10_000);
         assert_eq!(BodyHash::of(b"a").to_string(), "af63dc4c8601ec8c");

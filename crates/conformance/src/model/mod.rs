@@ -1,7 +1,7 @@
-//! Generated programs, run on the in-memory model and on a provider, step by step, and compared.
+//! Runs generated programs on the in-memory model and on a provider, step by step, and compares them.
 //!
-//! The provider leads and the model follows: which of several ready messages a receive hands out is the store's
-//! choice, so the model is asked to lease the same ones by their ids and refuses when the law does not allow it.
+//! The provider leads and the model follows: which of several ready messages a receive returns is the store's choice,
+//! so the model leases the same ones by their ids and refuses when the law does not allow it.
 //! Everything else (answers, counts, dead letters, stats) must be the same on both sides.
 
 mod program;
@@ -17,15 +17,15 @@ use crate::harness::Harness;
 use crate::probe::soon;
 pub use program::Step;
 
-/// A store whose time the comparison can let pass.
+/// A store whose clock the comparison can advance.
 pub trait TimedHarness: Harness {
-    /// How long short leases and delays are. A store that is not told the time needs one that outlasts a few calls.
+    /// Length of short leases and delays. A store with a real clock needs one that outlasts a few calls.
     fn short(&self) -> Duration {
         Duration::from_secs(2)
     }
 
-    /// Lets at least that much time pass on the store's clock. Unless the clock can be moved by hand, this waits for
-    /// a message that is delayed for as long.
+    /// Lets at least `time` pass on the store's clock. Where the clock cannot be set, this waits for a message with that
+    /// delay.
     fn elapse<'a>(&'a self, time: Duration, scratch: &'a QueueName) -> BoxFuture<'a, Result<(), MessagingError>> {
         Box::pin(async move {
             let provider = self.open().await?;
@@ -51,7 +51,7 @@ pub fn compare_with_model<H: TimedHarness>(harness: &H, cases: u32, seed: u64) -
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| format!("no runtime could be started: {error}"))?;
+        .map_err(|error| format!("cannot start a runtime: {error}"))?;
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -70,7 +70,7 @@ pub fn compare_with_model<H: TimedHarness>(harness: &H, cases: u32, seed: u64) -
             crate::exercise::sweep(&provider, &prefix).await?;
             provider.close(soon()).await
         })
-        .map_err(|error| format!("the queues could not be removed: {error}"))?;
+        .map_err(|error| format!("cannot remove the queues: {error}"))?;
     match result {
         Ok(()) => Ok(()),
         Err(TestError::Fail(reason, program)) => Err(format!(

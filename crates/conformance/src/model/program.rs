@@ -1,20 +1,20 @@
-//! The steps of a program, and how they are chosen.
+//! The steps of a program and their generators.
 
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-/// How long a lease or a delay lasts.
+/// The length of a lease or a delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Span {
-    /// Over after the next [`Step::Elapse`].
+    /// Ends with the next [`Step::Elapse`].
     Short,
-    /// Not over before the program's end.
+    /// Outlasts the program.
     Long,
 }
 
-/// One step. Receipts are numbered in the order in which they were handed out, and taken modulo how many there are, so
-/// that every program can be run and used-up receipts come up again and again.
+/// One step. Receipts are numbered in the order of their deliveries, modulo their number, so that every program can run
+/// and used receipts occur again.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
 pub enum Step {

@@ -1,4 +1,4 @@
-//! One program on both sides.
+//! Runs one program on both sides.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -12,19 +12,19 @@ use crate::probe::{list_dead_letters, soon};
 
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
-/// How often a store that handed out less than the model could is asked again.
-const LOOKS: usize = 5;
+/// Upper bound of receives per step: a store may return less than the model could.
+const MAX_RECEIVES: usize = 5;
 
-struct Sides<'h, H: TimedHarness> {
+struct Comparison<'h, H: TimedHarness> {
     harness: &'h H,
     provider: H::Provider,
     model: MemoryProvider,
     clock: ManualClock,
     queue: QueueName,
     scratch: QueueName,
-    /// Everything that was sent, in order.
+    /// All sent ids, in order.
     sent: Vec<MessageId>,
-    /// Every receipt that was handed out: the provider's and the model's.
+    /// All receipts: the provider's and the model's.
     receipts: Vec<(ReceiptHandle, ReceiptHandle)>,
 }
 
@@ -38,22 +38,23 @@ pub(super) async fn run<H: TimedHarness>(harness: &H, name: &str, program: &[Ste
     let model = store.open();
     provider.ensure_queue(&queue, soon()).await.map_err(text)?;
     model.ensure_queue(&queue, soon()).await.map_err(text)?;
-    let mut sides = Sides { harness, provider, model, clock, queue, scratch, sent: Vec::new(), receipts: Vec::new() };
+    let mut comparison =
+        Comparison { harness, provider, model, clock, queue, scratch, sent: Vec::new(), receipts: Vec::new() };
     let mut result = Ok(());
     for (number, step) in program.iter().enumerate() {
-        result = sides.step(step).await;
+        result = comparison.step(step).await;
         if result.is_ok() {
-            result = sides.compare().await;
+            result = comparison.compare().await;
         }
         if let Err(difference) = result {
             result = Err(format!("step {number}, {step:?}: {difference}"));
             break;
         }
     }
-    for queue in [&sides.queue, &sides.scratch] {
-        sides.provider.delete_queue(queue, soon()).await.map_err(text)?;
+    for queue in [&comparison.queue, &comparison.scratch] {
+        comparison.provider.delete_queue(queue, soon()).await.map_err(text)?;
     }
-    sides.provider.close(soon()).await.map_err(text)?;
+    comparison.provider.close(soon()).await.map_err(text)?;
     result
 }
 
@@ -65,7 +66,7 @@ fn same<T: PartialEq + Debug>(what: &str, provider: &T, model: &T) -> Result<(),
     if provider == model { Ok(()) } else { Err(format!("{what}: the provider has {provider:?}, the model {model:?}")) }
 }
 
-/// What kind of answer it was. Texts and times may differ.
+/// The kind of an answer. Texts and times may differ.
 fn kind<T>(result: &Result<T, MessagingError>) -> &'static str {
     match result {
         Ok(_) => "done",
@@ -78,7 +79,7 @@ fn kind<T>(result: &Result<T, MessagingError>) -> &'static str {
     }
 }
 
-impl<H: TimedHarness> Sides<'_, H> {
+impl<H: TimedHarness> Comparison<'_, H> {
     fn span(&self, span: Span) -> Duration {
         match span {
             Span::Short => self.harness.short(),
@@ -228,20 +229,20 @@ impl<H: TimedHarness> Sides<'_, H> {
 
     async fn receive(&mut self, queue: &QueueName, options: &ReceiveOptions) -> Result<(), String> {
         let mut left = options.max;
-        for look in 1..=LOOKS {
+        for look in 1..=MAX_RECEIVES {
             let options = ReceiveOptions { max: left, ..options.clone() };
             let received = self.provider.receive_messages(queue, &options, soon()).await.map_err(text)?;
             left -= received.len().min(left);
-            self.follow_deaths(&options).await?;
+            self.follow_dead_letters(&options).await?;
             for message in received {
                 self.follow(queue, message, &options).await?;
             }
             if left == 0 {
                 return Ok(());
             }
-            // The provider looked at everything that is due, so the model may too: what it still finds was withheld.
+            // The provider has checked everything due; what the model still finds was withheld.
             match self.receivable_in_model(queue, &options).await? {
-                Some(id) if look == LOOKS => return Err(format!("the provider withholds {id}")),
+                Some(id) if look == MAX_RECEIVES => return Err(format!("the provider withholds {id}")),
                 Some(_) => {}
                 None => return Ok(()),
             }
@@ -249,7 +250,7 @@ impl<H: TimedHarness> Sides<'_, H> {
         Ok(())
     }
 
-    /// A message that the model would hand out now. It is given back as it was.
+    /// A message that the model would return now. It is released unchanged.
     async fn receivable_in_model(
         &self,
         queue: &QueueName,
@@ -273,7 +274,7 @@ impl<H: TimedHarness> Sides<'_, H> {
         let id = message.id();
         let followed = self.model.receive_by_id(queue, id, options, soon()).await.map_err(text)?;
         let Some(followed) = followed else {
-            return Err(format!("the provider handed out {id}, which may not be received now"));
+            return Err(format!("the provider delivered {id}, which may not be received now"));
         };
         same("the body", &message.message, &followed.message)?;
         let (ours, models) = (&message.envelope, &followed.envelope);
@@ -285,15 +286,18 @@ impl<H: TimedHarness> Sides<'_, H> {
         Ok(())
     }
 
-    /// What died in the provider by being read dies in the model by being read.
-    async fn follow_deaths(&mut self, options: &ReceiveOptions) -> Result<(), String> {
+    /// Dead-letters on reading in the model what the provider has dead-lettered on reading.
+    async fn follow_dead_letters(&mut self, options: &ReceiveOptions) -> Result<(), String> {
         let dead_in_model: HashSet<_> =
             list_dead_letters(&self.model, &self.queue).await.map_err(text)?.iter().map(|letter| letter.id).collect();
         for letter in list_dead_letters(&self.provider, &self.queue).await.map_err(text)? {
             if !dead_in_model.contains(&letter.id) {
                 let read = self.model.receive_by_id(&self.queue, letter.id, options, soon()).await.map_err(text)?;
                 if read.is_some() {
-                    return Err(format!("{} died by being read and may still be delivered", letter.id));
+                    return Err(format!(
+                        "{} was dead-lettered on reading although it may still be delivered",
+                        letter.id
+                    ));
                 }
             }
         }
@@ -302,7 +306,7 @@ impl<H: TimedHarness> Sides<'_, H> {
 
     async fn receive_by_id(&mut self, id: MessageId, options: &ReceiveOptions) -> Result<(), String> {
         let received = self.provider.receive_by_id(&self.queue, id, options, soon()).await.map_err(text)?;
-        self.follow_deaths(options).await?;
+        self.follow_dead_letters(options).await?;
         match received {
             Some(message) => self.follow(&self.queue.clone(), message, options).await,
             None => {
@@ -321,7 +325,7 @@ impl<H: TimedHarness> Sides<'_, H> {
         same("the settle", &kinds(&provider), &kinds(&model))
     }
 
-    /// What both sides can be asked about after every step.
+    /// Compares stats and dead letters after every step.
     async fn compare(&self) -> Result<(), String> {
         let ours = self.provider.queue_stats(&self.queue, soon()).await.map_err(text)?;
         let models = self.model.queue_stats(&self.queue, soon()).await.map_err(text)?;

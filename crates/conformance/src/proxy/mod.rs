@@ -1,12 +1,12 @@
-//! A stretch of network before a server, whose faults a test chooses.
+//! A TCP proxy before a server that injects network faults.
 //!
-//! Unlike a [`Link`](crate::link::Link), which stands between a caller and a provider, this stands between a provider and
-//! its server: what is tried is the provider's own connecting, its reading of half an answer, its giving up. It knows
-//! nothing of what it carries, so every provider that speaks TCP can be put behind one.
+//! Unlike a [`LinkedProvider`](crate::link::LinkedProvider), which is between a caller and a provider, this is between a
+//! provider and its server: it tests how the provider connects, reads half an answer and times out. It does not parse
+//! its bytes, so any TCP protocol works.
 //!
-//! Faults can be chosen at any moment and together; [`restore`](FaultProxy::restore) ends them all. Connections live on
-//! the runtime that the proxy was started on, and end with the proxy. What is on its way is bounded: when the other end
-//! does not read, the sender is made to wait, as by a real network.
+//! Faults can be set at any moment and combined; [`restore`](FaultProxy::restore) ends them all. Connections run on the
+//! runtime that the proxy was started on, and end with the proxy. Bytes in flight are bounded: when the receiving end
+//! does not read, the sender waits, as on a real network.
 
 mod pump;
 
@@ -23,28 +23,28 @@ use tokio::task::JoinSet;
 
 use pump::{Direction, carry};
 
-/// What is wrong with the network.
+/// The faults of the network.
 #[derive(Debug, Clone, Default)]
 struct Faults {
-    /// How often all connections were cut: one that was made before the last time ends.
+    /// The number of cuts: a connection made before the last one ends.
     cuts: u64,
     refuses: bool,
     stalls: bool,
-    /// What is said after that many more pieces is lost.
+    /// The number of reply chunks that pass before the rest is lost.
     loses_after: Option<u64>,
     request_delay: Duration,
     reply_delay: Duration,
 }
 
-/// A server's address at which faults happen.
+/// A proxy with faults before a server.
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
     url: Option<String>,
     faults: watch::Sender<Faults>,
-    /// How many pieces the server said since replies were to be lost, those that still passed included.
-    said: watch::Sender<u64>,
-    /// The accepting task, which owns those of the connections. Dropped, they end.
+    /// The number of reply chunks since the loss of replies was set, including those that still chunks.
+    reply_chunks: watch::Sender<u64>,
+    /// The accepting task, which owns the tasks of the connections. They end on drop.
     _accepting: JoinSet<()>,
 }
 
@@ -53,16 +53,18 @@ impl FaultProxy {
     pub async fn start(server: impl Into<String>) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
-        let (faults, said) = (watch::Sender::new(Faults::default()), watch::Sender::new(0));
+        let (faults, reply_chunks) = (watch::Sender::new(Faults::default()), watch::Sender::new(0));
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(listener, server.into(), faults.clone(), said.clone()));
-        Ok(Self { address, url: None, faults, said, _accepting: accepting })
+        accepting.spawn(accept(listener, server.into(), faults.clone(), reply_chunks.clone()));
+        Ok(Self { address, url: None, faults, reply_chunks, _accepting: accepting })
     }
 
-    /// Stands before the server of a URL that names its port, `scheme://user:password@host:port/rest`. The same URL
-    /// through the proxy is [`url`](Self::url).
+    /// Starts a proxy for the server of a URL with a port, `scheme://user:password@host:port/rest`. The same URL through
+    /// the proxy is [`url`](Self::url).
     pub async fn before(url: &str) -> io::Result<Self> {
-        let no_port = || io::Error::new(io::ErrorKind::InvalidInput, format!("no host and port are named in {url}"));
+        let no_port = || {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("no host and port in {url}; pass scheme://host:port"))
+        };
         let (scheme, rest) = url.split_once("://").ok_or_else(no_port)?;
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
@@ -76,22 +78,22 @@ impl FaultProxy {
         Ok(proxy)
     }
 
-    /// Where it listens.
+    /// Its listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The URL that it was put [before](Self::before), with its own address; else the address alone.
+    /// The URL chunks to [`before`](Self::before) with the proxy's address; else the address alone.
     pub fn url(&self) -> String {
         self.url.clone().unwrap_or_else(|| self.address.to_string())
     }
 
-    /// Ends all connections, at whatever byte they are. New ones can be made at once.
+    /// Ends all connections at once. New ones can be made.
     pub fn cut(&self) {
         self.faults.send_modify(|faults| faults.cuts += 1);
     }
 
-    /// Takes the server away: ends all connections, and each new one as soon as it is made.
+    /// Makes the server unreachable: ends all connections, and each new one as soon as it is made.
     pub fn refuse(&self) {
         self.faults.send_modify(|faults| {
             faults.refuses = true;
@@ -99,13 +101,12 @@ impl FaultProxy {
         });
     }
 
-    /// Holds everything back, in both directions, also on new connections. Nothing is lost: it arrives when the network
-    /// is restored.
+    /// Holds back all bytes in both directions, also on new connections. They arrive when the network is restored.
     pub fn stall(&self) {
         self.faults.send_modify(|faults| faults.stalls = true);
     }
 
-    /// Makes what is sent from now on travel that long, to the server and back.
+    /// Delays bytes from now on, to the server and back.
     pub fn delay(&self, requests: Duration, replies: Duration) {
         self.faults.send_modify(|faults| {
             faults.request_delay = requests;
@@ -113,25 +114,24 @@ impl FaultProxy {
         });
     }
 
-    /// Loses what the server says; what it is asked still reaches it. Of a connection that has lost something nothing
-    /// arrives any more, also when the network is restored: [`cut`](Self::cut) it, or leave its client to give up.
+    /// Loses replies; requests still reach the server. After a loss nothing more arrives on the connection, also when the
+    /// network is restored: [`cut`](Self::cut) it, or wait for the client's time-out.
     pub fn drop_replies(&self) {
         self.drop_replies_after(0);
     }
 
-    /// The same, after that many more pieces of replies have passed: so a fault can be led through the steps of a
-    /// conversation.
-    pub fn drop_replies_after(&self, pieces: u64) {
-        self.said.send_replace(0);
-        self.faults.send_modify(|faults| faults.loses_after = Some(pieces));
+    /// The same after `chunks` more reply chunks, so that a test can step a fault through a conversation.
+    pub fn drop_replies_after(&self, chunks: u64) {
+        self.reply_chunks.send_replace(0);
+        self.faults.send_modify(|faults| faults.loses_after = Some(chunks));
     }
 
-    /// Waits until something of a reply has been lost since replies [are lost](Self::drop_replies): a request has
-    /// reached the server by then, and was answered.
+    /// Waits until a reply chunk has been lost since [`drop_replies`](Self::drop_replies): by then a request has reached
+    /// the server and was answered.
     pub async fn reply_was_lost(&self) {
-        let Some(passed) = self.faults.borrow().loses_after else { return std::future::pending().await };
-        // The sender is ours, so there is always an answer.
-        let _ = self.said.subscribe().wait_for(|said| *said > passed).await;
+        let Some(chunks) = self.faults.borrow().loses_after else { return std::future::pending().await };
+        // `self` owns the sender, so this cannot fail.
+        let _ = self.reply_chunks.subscribe().wait_for(|reply_chunks| *reply_chunks > chunks).await;
     }
 
     /// Ends every fault. Connections that were cut stay cut.
@@ -139,13 +139,13 @@ impl FaultProxy {
         self.faults.send_modify(|faults| *faults = Faults { cuts: faults.cuts, ..Faults::default() });
     }
 
-    /// Restores the network when it is dropped, so that a loop of faults that is given up leaves none behind.
+    /// Restores the network on drop, so that a cancelled loop of faults leaves none behind.
     pub fn restored_at_end(&self) -> RestoredAtEnd<'_> {
         RestoredAtEnd(self)
     }
 }
 
-/// Restores the network of a [`FaultProxy`] when it is dropped.
+/// Restores the network of a [`FaultProxy`] on drop.
 #[derive(Debug)]
 pub struct RestoredAtEnd<'a>(&'a FaultProxy);
 
@@ -155,16 +155,21 @@ impl Drop for RestoredAtEnd<'_> {
     }
 }
 
-async fn accept(listener: TcpListener, server: String, faults: watch::Sender<Faults>, said: watch::Sender<u64>) {
+async fn accept(
+    listener: TcpListener,
+    server: String,
+    faults: watch::Sender<Faults>,
+    reply_chunks: watch::Sender<u64>,
+) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
-                // An error is about one connection, which ended before it was taken.
+                // An error concerns one connection, which ended before it was accepted.
                 let Ok((client, _)) = accepted else { continue };
                 let seen = faults.borrow().clone();
                 if !seen.refuses {
-                    connections.spawn(connection(client, server.clone(), faults.clone(), said.clone(), seen.cuts));
+                    connections.spawn(connection(client, server.clone(), faults.clone(), reply_chunks.clone(), seen.cuts));
                 }
             }
             Some(_) = connections.join_next() => {}
@@ -172,31 +177,31 @@ async fn accept(listener: TcpListener, server: String, faults: watch::Sender<Fau
     }
 }
 
-/// Carries one connection until either side ends it or it is cut.
+/// Forwards one connection until either side ends it or it is cut.
 async fn connection(
     client: TcpStream,
     server: String,
     faults: watch::Sender<Faults>,
-    said: watch::Sender<u64>,
+    reply_chunks: watch::Sender<u64>,
     cuts: u64,
 ) {
     let mut watched = faults.subscribe();
-    let carried = async {
+    let forwarding = async {
         let server = TcpStream::connect(server).await?;
-        // Delays are to be those that were asked for.
+        // Keeps Nagle's algorithm from adding delays.
         server.set_nodelay(true)?;
         client.set_nodelay(true)?;
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
         tokio::try_join!(
-            carry(from_client, to_server, Direction::Requests, faults.subscribe(), &said),
-            carry(from_server, to_client, Direction::Replies, faults.subscribe(), &said),
+            carry(from_client, to_server, Direction::Requests, faults.subscribe(), &reply_chunks),
+            carry(from_server, to_client, Direction::Replies, faults.subscribe(), &reply_chunks),
         )
         .map(drop)
     };
     tokio::select! {
-        // Either way both sockets are closed with it.
-        _ = carried => {}
+        // Both sockets close when this returns.
+        _ = forwarding => {}
         _ = watched.wait_for(|faults| faults.cuts != cuts) => {}
     }
 }

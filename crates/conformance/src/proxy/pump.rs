@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use super::Faults;
 
-/// How much is read at a time.
-const PIECE: usize = 16 * 1024;
+/// Size of one read.
+const CHUNK_SIZE: usize = 16 * 1024;
 
-/// How many pieces are on their way at most.
-const PIECES: usize = 64;
+/// Upper bound of chunks in flight.
+const CHUNKS_IN_FLIGHT: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
@@ -31,78 +31,78 @@ impl Direction {
     }
 }
 
-struct Piece {
+struct Chunk {
     arrives: Instant,
     bytes: Vec<u8>,
 }
 
-/// Carries bytes until their source ends, then tells the other side so.
+/// Forwards bytes until their source ends, then shuts the other side down.
 pub(super) async fn carry(
     from: OwnedReadHalf,
     to: OwnedWriteHalf,
     direction: Direction,
     faults: watch::Receiver<Faults>,
-    said: &watch::Sender<u64>,
+    reply_chunks: &watch::Sender<u64>,
 ) -> io::Result<()> {
-    // A channel between the two halves: a delay is each piece's own, and does not add up.
-    let (sent, arriving) = mpsc::channel(PIECES);
-    let taking = take(from, sent, direction, faults.clone());
-    tokio::try_join!(taking, hand_over(arriving, to, direction, faults, said)).map(drop)
+    // A channel between the two halves, so that the delays of chunks overlap.
+    let (sent, arriving) = mpsc::channel(CHUNKS_IN_FLIGHT);
+    let reading = read_chunks(from, sent, direction, faults.clone());
+    tokio::try_join!(reading, deliver(arriving, to, direction, faults, reply_chunks)).map(drop)
 }
 
-async fn take(
+async fn read_chunks(
     mut from: OwnedReadHalf,
-    sent: mpsc::Sender<Piece>,
+    sent: mpsc::Sender<Chunk>,
     direction: Direction,
     faults: watch::Receiver<Faults>,
 ) -> io::Result<()> {
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; CHUNK_SIZE];
     loop {
         let read = from.read(&mut buffer).await?;
         let arrives = Instant::now() + direction.delay(&faults.borrow());
-        let piece = Piece { arrives, bytes: buffer[..read].to_vec() };
-        // An empty piece is the end. Without a receiver the connection is over.
-        if sent.send(piece).await.is_err() || read == 0 {
+        let chunk = Chunk { arrives, bytes: buffer[..read].to_vec() };
+        // An empty chunk is the end. Without a receiver the connection is over.
+        if sent.send(chunk).await.is_err() || read == 0 {
             return Ok(());
         }
     }
 }
 
-async fn hand_over(
-    mut arriving: mpsc::Receiver<Piece>,
+async fn deliver(
+    mut arriving: mpsc::Receiver<Chunk>,
     mut to: OwnedWriteHalf,
     direction: Direction,
     mut faults: watch::Receiver<Faults>,
-    said: &watch::Sender<u64>,
+    reply_chunks: &watch::Sender<u64>,
 ) -> io::Result<()> {
-    // A stream has no holes: of a connection that has lost something nothing arrives any more.
-    let mut is_mute = false;
-    while let Some(piece) = arriving.recv().await {
-        // Even a sleep until now would take a tick of the timer.
-        if piece.arrives > Instant::now() {
-            tokio::time::sleep_until(piece.arrives).await;
+    // A stream has no gaps: after a loss nothing more may arrive.
+    let mut loses_rest = false;
+    while let Some(chunk) = arriving.recv().await {
+        // A sleep until now would still take a tick of the timer.
+        if chunk.arrives > Instant::now() {
+            tokio::time::sleep_until(chunk.arrives).await;
         }
         let loses_after = match faults.wait_for(|faults| !faults.stalls).await {
             Ok(faults) => faults.loses_after,
             // The proxy is gone.
             Err(_) => return Ok(()),
         };
-        if piece.bytes.is_empty() {
-            if is_mute {
-                // Not even its end is heard, until it is cut.
+        if chunk.bytes.is_empty() {
+            if loses_rest {
+                // The end of the stream is lost too, until the connection is cut.
                 std::future::pending::<()>().await;
             }
             to.shutdown().await?;
             continue;
         }
-        if let (Direction::Replies, Some(passing)) = (direction, loses_after) {
-            said.send_modify(|said| {
-                is_mute |= *said >= passing;
-                *said += 1;
+        if let (Direction::Replies, Some(passed)) = (direction, loses_after) {
+            reply_chunks.send_modify(|reply_chunks| {
+                loses_rest |= *reply_chunks >= passed;
+                *reply_chunks += 1;
             });
         }
-        if !is_mute {
-            to.write_all(&piece.bytes).await?;
+        if !loses_rest {
+            to.write_all(&chunk.bytes).await?;
         }
     }
     Ok(())

@@ -6,13 +6,13 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// How long anything may take that must happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit of an expected event.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// A server that answers every byte with the same byte, and counts what it was asked.
+/// A server that echoes every byte and counts the requests.
 struct Echo {
     address: String,
-    asked: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
     _serving: JoinSet<()>,
 }
 
@@ -20,9 +20,9 @@ impl Echo {
     async fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let asked = Arc::new(AtomicUsize::new(0));
+        let requests = Arc::new(AtomicUsize::new(0));
         let mut serving = JoinSet::new();
-        let counted = asked.clone();
+        let counted = requests.clone();
         serving.spawn(async move {
             let mut clients = JoinSet::new();
             loop {
@@ -37,11 +37,11 @@ impl Echo {
                 });
             }
         });
-        Self { address, asked, _serving: serving }
+        Self { address, requests, _serving: serving }
     }
 
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
     }
 }
 
@@ -51,26 +51,26 @@ async fn both() -> (Echo, FaultProxy) {
     (echo, proxy)
 }
 
-/// Waits for what the network does, but not for ever.
+/// Awaits with the time limit.
 async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future).await.expect("the network stands still")
+    tokio::time::timeout(TIME_LIMIT, future).await.expect("no traffic within the time limit")
 }
 
 async fn client(proxy: &FaultProxy) -> TcpStream {
     soon(TcpStream::connect(proxy.address())).await.unwrap()
 }
 
-/// Whether a question was answered; `false` when the connection ended instead.
+/// Whether a request was answered; `false` when the connection ended instead.
 async fn is_answered(client: &mut TcpStream) -> bool {
     let mut answer = [0];
     client.write_all(b"?").await.is_ok() && matches!(soon(client.read(&mut answer)).await, Ok(1)) && answer == *b"?"
 }
 
 #[tokio::test]
-async fn without_faults_everything_arrives_and_an_end_is_passed_on() {
+async fn without_faults_all_bytes_and_the_end_arrive() {
     let (echo, proxy) = both().await;
     let (mut reading, mut writing) = client(&proxy).await.into_split();
-    // More than is ever on its way.
+    // More than the bound of bytes in flight.
     let sent: Vec<u8> = (0..3_000_000_u32).map(|n| n as u8).collect();
     let copy = sent.clone();
     let writer = tokio::spawn(async move {
@@ -81,11 +81,11 @@ async fn without_faults_everything_arrives_and_an_end_is_passed_on() {
     soon(reading.read_to_end(&mut received)).await.unwrap();
     writer.await.unwrap();
     assert!(received == sent);
-    assert_eq!(echo.asked(), sent.len());
+    assert_eq!(echo.requests(), sent.len());
 }
 
 #[tokio::test]
-async fn a_cut_ends_every_connection_and_lets_new_ones_be_made() {
+async fn a_cut_ends_every_connection_and_allows_new_ones() {
     let (_echo, proxy) = both().await;
     let mut clients = [client(&proxy).await, client(&proxy).await];
     for client in &mut clients {
@@ -99,7 +99,7 @@ async fn a_cut_ends_every_connection_and_lets_new_ones_be_made() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_ends_connections_until_it_is_back() {
+async fn an_unreachable_server_ends_connections_until_it_is_back() {
     let (echo, proxy) = both().await;
     let mut before = client(&proxy).await;
     assert!(is_answered(&mut before).await);
@@ -108,30 +108,30 @@ async fn a_server_that_is_away_ends_connections_until_it_is_back() {
     for _ in 0..3 {
         assert!(!is_answered(&mut client(&proxy).await).await);
     }
-    assert_eq!(echo.asked(), 1);
+    assert_eq!(echo.requests(), 1);
     proxy.restore();
     assert!(!is_answered(&mut before).await, "what was cut stays cut");
     assert!(is_answered(&mut client(&proxy).await).await);
 }
 
 #[tokio::test]
-async fn what_the_server_says_can_be_lost_alone() {
+async fn replies_can_be_lost_alone() {
     let (echo, proxy) = both().await;
     let mut client = client(&proxy).await;
     assert!(is_answered(&mut client).await);
     proxy.drop_replies();
     client.write_all(b"?").await.unwrap();
     soon(proxy.reply_was_lost()).await;
-    assert_eq!(echo.asked(), 2, "the question reached the server");
+    assert_eq!(echo.requests(), 2, "the request reached the server");
     proxy.restore();
     client.write_all(b"!").await.unwrap();
     let heard = tokio::time::timeout(Duration::from_millis(50), client.read(&mut [0])).await;
-    assert!(heard.is_err(), "a stream has no holes");
+    assert!(heard.is_err(), "a stream has no gaps");
     assert!(is_answered(&mut self::client(&proxy).await).await);
 }
 
 #[tokio::test]
-async fn so_many_replies_pass_before_one_is_lost() {
+async fn replies_pass_up_to_a_number_before_one_is_lost() {
     let (_echo, proxy) = both().await;
     let mut client = client(&proxy).await;
     proxy.drop_replies_after(2);
@@ -145,7 +145,7 @@ async fn so_many_replies_pass_before_one_is_lost() {
 }
 
 #[tokio::test]
-async fn what_is_held_back_arrives_when_the_network_is_restored() {
+async fn stalled_bytes_arrive_when_the_network_is_restored() {
     let (echo, proxy) = both().await;
     let (mut before, mut after) = (client(&proxy).await, {
         proxy.stall();
@@ -155,7 +155,7 @@ async fn what_is_held_back_arrives_when_the_network_is_restored() {
     after.write_all(b"b").await.unwrap();
     let mut answer = [0];
     let early = tokio::time::timeout(Duration::from_millis(50), before.read(&mut answer)).await;
-    assert!(early.is_err() && echo.asked() == 0, "nothing passes");
+    assert!(early.is_err() && echo.requests() == 0, "nothing passes");
     proxy.restore();
     soon(before.read_exact(&mut answer)).await.unwrap();
     assert_eq!(answer, *b"a");
@@ -164,7 +164,7 @@ async fn what_is_held_back_arrives_when_the_network_is_restored() {
 }
 
 #[tokio::test]
-async fn each_direction_has_its_delay_and_delays_do_not_add_up() {
+async fn each_direction_has_its_delay_and_delays_overlap() {
     const THERE: Duration = Duration::from_millis(60);
     const BACK: Duration = Duration::from_millis(40);
     let (_echo, proxy) = both().await;
@@ -189,14 +189,14 @@ async fn each_direction_has_its_delay_and_delays_do_not_add_up() {
 }
 
 #[tokio::test]
-async fn faults_that_are_given_up_leave_none_behind() {
+async fn cancelled_faults_are_restored() {
     let (_echo, proxy) = both().await;
     {
         let _restored = proxy.restored_at_end();
         proxy.refuse();
         proxy.stall();
         proxy.drop_replies();
-        proxy.delay(PATIENCE, PATIENCE);
+        proxy.delay(TIME_LIMIT, TIME_LIMIT);
     }
     assert!(is_answered(&mut client(&proxy).await).await);
 }
@@ -211,14 +211,14 @@ async fn connections_end_with_the_proxy() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_ends_what_is_connected() {
+async fn a_missing_server_ends_its_connections() {
     let (echo, proxy) = both().await;
     drop(echo);
     assert!(!is_answered(&mut client(&proxy).await).await);
 }
 
 #[tokio::test]
-async fn a_url_is_led_through_it() {
+async fn a_url_is_rewritten_to_the_proxy() {
     for (before, after) in [
         ("postgres://me:p@ss@127.0.0.1:1/db?x=y", "postgres://me:p@ss@PROXY/db?x=y"),
         ("mysql://127.0.0.1:1/db", "mysql://PROXY/db"),

@@ -1,4 +1,4 @@
-//! What people and tools ask of queues and dead letters.
+//! The operations on queues and dead letters.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> QueueAdmin for Recorded<P> 
         limit: usize,
         deadline: Deadline,
     ) -> Result<Vec<PeekedMessage>, MessagingError> {
-        // Where a peek is made of receives it leases and counts like one, and nobody sees the tokens.
+        // An emulated peek leases and counts like a receive, and its tokens are not known.
         let native = *self.provider.capabilities().support(Feature::Peek) == Support::Native;
         let hidden = (!native).then(|| ReceiveCall {
             queue: queue.clone(),
@@ -81,7 +81,7 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> QueueAdmin for Recorded<P> 
         id: MessageId,
         deadline: Deadline,
     ) -> Result<MessageId, MessagingError> {
-        // By way of this provider's send, which is recorded.
+        // Uses this wrapper's send, which is recorded.
         postrider_core::archive::send_again(self, queue, id, deadline).await
     }
 

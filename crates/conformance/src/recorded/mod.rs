@@ -1,4 +1,4 @@
-//! A provider that keeps a history of everything that is asked of it.
+//! A provider that records the history of its calls.
 
 mod admin;
 mod service;
@@ -28,22 +28,22 @@ pub struct Recorded<P> {
     provider: P,
     history: History,
     worker: u32,
-    /// What was handed out and goes back when the connection is closed: where receipts are of no use on another.
-    handed_out: Mutex<Vec<Dropped>>,
+    /// Deliveries whose leases end with the connection, on stores without portable receipts.
+    unsettled: Mutex<Vec<Dropped>>,
 }
 
 impl<P> Recorded<P> {
-    /// Records what is asked of `provider` as the doings of `worker`.
+    /// Records the calls to `provider` as those of `worker`.
     pub fn new(provider: P, history: History, worker: u32) -> Self {
-        Self { provider, history, worker, handed_out: Mutex::default() }
+        Self { provider, history, worker, unsettled: Mutex::default() }
     }
 
-    /// The provider below. What is asked of it directly is not recorded.
+    /// The wrapped provider. Calls made to it directly are not recorded.
     pub fn provider(&self) -> &P {
         &self.provider
     }
 
-    /// What has been recorded.
+    /// The recorded history.
     pub fn history(&self) -> &History {
         &self.history
     }
@@ -54,8 +54,8 @@ impl<P> Recorded<P> {
         Call { begun, history, worker, rows }
     }
 
-    /// What the history keeps of a delivery, and the delivery with its drop being watched.
-    fn hand_over(&self, received: QueuedMessage) -> (Delivery, QueuedMessage) {
+    /// The record of a delivery, and the delivery with its drop watched.
+    fn watch_drop(&self, received: QueuedMessage) -> (Delivery, QueuedMessage) {
         let (body, envelope) = (received.message.clone(), received.envelope.clone());
         let receipt = received.receipt().clone();
         let delivery = Delivery {
@@ -73,7 +73,7 @@ impl<P> Recorded<P> {
 }
 
 impl<P: MessagingService + QueueAdmin + DeadLetters> Recorded<P> {
-    /// Records what the queues hold. To be called once, after everything that could be received has been settled.
+    /// Records the contents of the queues. Call it once, after everything that could be received has been settled.
     pub async fn record_final(&self, queues: &[QueueName], deadline: Deadline) -> Result<(), MessagingError> {
         for queue in queues {
             let start = self.history.now();
@@ -99,7 +99,7 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> Recorded<P> {
     }
 
     async fn all_live(&self, queue: &QueueName, deadline: Deadline) -> Result<Option<Vec<MessageId>>, MessagingError> {
-        // A peek that is made of receives sees a sample, and would make the rest look lost.
+        // An emulated peek sees a sample; the rest would look lost.
         if *self.provider.capabilities().support(Feature::Peek) != Support::Native {
             return Ok(None);
         }
@@ -126,8 +126,8 @@ impl From<&DeadLetter> for DeadRecord {
     }
 }
 
-/// A call under way, its rows made out as unknown. It is recorded when it is dropped: with the outcomes that have been
-/// filled in by then, so that a call whose caller gave it up stays unknown.
+/// A call under way, with rows of unknown outcomes. It is recorded on drop, with the outcomes filled in by then, so
+/// that a cancelled call stays unknown.
 struct Call<R: Into<Operation>> {
     history: History,
     worker: u32,
@@ -142,11 +142,11 @@ impl<R: Into<Operation>> Drop for Call<R> {
     }
 }
 
-/// Stands between a message and its provider, to see it dropped.
+/// Returns a dropped message to its provider and records the drop.
 struct DropWatch {
     history: History,
     worker: u32,
-    // The provider's own message. Dropping it gives the lease back; a lock, because a lease is given back by `&self`.
+    // The provider's own message; dropping it returns the lease. A lock, because `return_lease` takes `&self`.
     received: Mutex<Option<QueuedMessage>>,
 }
 
@@ -162,7 +162,7 @@ impl ReturnLease for DropWatch {
 
 impl Drop for DropWatch {
     fn drop(&mut self) {
-        // The receipt was taken out of the message that is watched: the provider's own must not give it back.
+        // The receipt was taken out of the watched message: the provider's own must not return the lease.
         if let Some(received) = self.received.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             received.into_receipt();
         }
@@ -181,7 +181,7 @@ impl From<&ReceiptHandle> for Dropped {
     }
 }
 
-/// What a failed call leaves behind: nothing, or nobody knows.
+/// The outcome of a failed call: failed when the error promises that nothing was done, else unknown.
 fn failure<T>(error: &MessagingError) -> Outcome<T> {
     if promises_nothing_done(error) { Outcome::Failed(error.to_string()) } else { Outcome::Unknown }
 }
@@ -199,7 +199,7 @@ fn lease_outcome(result: Result<(), &MessagingError>) -> LeaseOutcome {
     }
 }
 
-/// Whether an error says that the store did nothing. One that is not known here may mean anything.
+/// Whether an error means that the store did nothing. Errors not listed here may mean anything.
 fn promises_nothing_done(error: &MessagingError) -> bool {
     matches!(
         error,

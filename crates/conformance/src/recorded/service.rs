@@ -1,4 +1,4 @@
-//! The path that every message takes.
+//! The operations on messages.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -171,7 +171,7 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> MessagingService for Record
     }
 
     async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
-        let given_back = std::mem::take(&mut *self.handed_out.lock().unwrap_or_else(PoisonError::into_inner));
+        let given_back = std::mem::take(&mut *self.unsettled.lock().unwrap_or_else(PoisonError::into_inner));
         // Recorded first: from here on the leases may end.
         self.history.record_call(self.worker, self.history.now(), given_back.into_iter().map(Into::into));
         self.provider.close(deadline).await
@@ -179,7 +179,7 @@ impl<P: MessagingService + QueueAdmin + DeadLetters> MessagingService for Record
 }
 
 impl<P: MessagingService> Recorded<P> {
-    /// Fills in what was received, each message in the row of its queue.
+    /// Fills in the deliveries, each in the row of its queue.
     fn received(
         &self,
         call: &mut Call<ReceiveCall>,
@@ -195,13 +195,13 @@ impl<P: MessagingService> Recorded<P> {
         call.rows.iter_mut().for_each(|row| row.outcome = Outcome::Done(Vec::new()));
         let watched = messages.into_iter().map(|message| {
             if !self.provider.capabilities().offers(Feature::PortableReceipts) {
-                let mut handed_out = self.handed_out.lock().unwrap_or_else(PoisonError::into_inner);
-                handed_out.push(Dropped::from(message.receipt()));
+                let mut unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+                unsettled.push(Dropped::from(message.receipt()));
             }
-            let (delivery, message) = self.hand_over(message);
-            let place = call.rows.iter().position(|row| row.queue == message.envelope.queue);
-            // A message of a queue that was not asked is the provider's mistake, and is kept with the first row.
-            if let Some(row) = call.rows.get_mut(place.unwrap_or(0))
+            let (delivery, message) = self.watch_drop(message);
+            let row_index = call.rows.iter().position(|row| row.queue == message.envelope.queue);
+            // A message of a queue that was not named is the provider's fault; it is kept in the first row.
+            if let Some(row) = call.rows.get_mut(row_index.unwrap_or(0))
                 && let Outcome::Done(deliveries) = &mut row.outcome
             {
                 deliveries.push(delivery);
@@ -242,7 +242,7 @@ fn receive_row(queue: &QueueName, options: &ReceiveOptions) -> ReceiveCall {
     }
 }
 
-/// One row a queue, also when the caller named one twice.
+/// One row per queue, also when the caller named one twice.
 fn receive_rows(queues: &[QueueName], options: &ReceiveOptions) -> Vec<ReceiveCall> {
     let mut rows: Vec<ReceiveCall> = Vec::with_capacity(queues.len());
     for queue in queues {
@@ -264,7 +264,7 @@ fn settle_row(settlement: &Settlement) -> SettleCall {
     }
 }
 
-/// Fills in what became of settlements. A row without an answer stays unknown.
+/// Fills in the outcomes of settlements. A row without an answer stays unknown.
 fn settled(call: &mut Call<SettleCall>, answer: Result<&[Result<(), MessagingError>], &MessagingError>) {
     match answer {
         Ok(rows) => {

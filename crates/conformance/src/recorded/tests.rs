@@ -80,14 +80,14 @@ async fn sends_are_recorded_row_by_row() {
         [(ids[0], 0, ids[0]), (ids[1], 1, ids[0]), (ids[2], 2, ids[0]),]
     );
     assert_eq!(sends[0].outcome, Outcome::Done(ids[0]));
-    assert_eq!(sends[1].outcome, Outcome::Done(ids[0]), "the id that was answered, not the one that was sent");
+    assert_eq!(sends[1].outcome, Outcome::Done(ids[0]), "the returned id, not the one that was sent");
     assert!(matches!(sends[2].outcome, Outcome::Failed(_)));
     assert_eq!((sends[0].ordering_key.as_deref(), sends[0].expires_in), (Some("k"), Some(LEASE)));
     assert_eq!((sends[1].delay, sends[1].body_hash), (Duration::from_secs(1), BodyHash::of(b"again")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_for_the_whole_batch_is_every_rows() {
+async fn an_error_for_the_whole_batch_is_recorded_for_every_row() {
     let recorded = recorded();
     recorded.close(soon()).await.unwrap();
     let messages = vec![Message::new("a"), Message::new("b")];
@@ -160,7 +160,7 @@ async fn extensions_are_recorded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_message_is_recorded_and_given_back() {
+async fn a_dropped_message_is_recorded_and_returned() {
     let recorded = recorded();
     let id = send_one(&recorded).await;
     let received = recorded.receive_messages(&orders(), &ReceiveOptions::default(), soon()).await.unwrap();
@@ -179,12 +179,12 @@ async fn a_receipt_that_was_taken_out_keeps_its_lease() {
     let receipt = receive_one(&recorded, &orders()).await;
     assert!(matches!(last(&recorded), Operation::Receive(_)), "nothing was dropped");
     let again = recorded.receive_messages(&orders(), &ReceiveOptions::default(), soon()).await.unwrap();
-    assert!(again.is_empty(), "the provider's own message must not give the lease back");
+    assert!(again.is_empty(), "the provider's own message must not return the lease");
     recorded.ack_message(&orders(), receipt, soon()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn settle_and_receive_is_both_and_each_queue_has_its_row() {
+async fn settle_and_receive_records_both_with_a_row_per_queue() {
     let recorded = recorded();
     let other = QueueName::new("other").unwrap();
     send_one(&recorded).await;
@@ -224,7 +224,7 @@ async fn a_receive_by_id_is_a_receive() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_doings_with_dead_letters_are_recorded() {
+async fn operations_on_dead_letters_are_recorded() {
     let recorded = recorded();
     let id = send_one(&recorded).await;
     let receipt = receive_one(&recorded, &orders()).await;
@@ -263,36 +263,36 @@ async fn removals_are_recorded() {
     assert_eq!(last(&recorded), DeleteCall { queue: orders(), outcome: Outcome::Done(()) }.into());
 }
 
-/// Polls once, so that the store has done its part, then gives up.
-async fn give_up(call: impl Future) {
+/// Polls once, so that the store has done its part, then cancels.
+async fn cancel(call: impl Future) {
     let mut call = Box::pin(call);
     assert!(futures_util::poll!(&mut call).is_pending());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_given_up_is_unknown() {
+async fn a_cancelled_call_is_unknown() {
     let store = MemoryStore::new();
     let direct = on(&store, 0);
     send_one(&direct).await;
     let receipt = receive_one(&direct, &orders()).await;
     let options = ReceiveOptions::default();
     let recorded = Recorded::new(Unanswering::new(store.open()), History::new(), 1);
-    give_up(recorded.send_batch(&orders(), vec![Message::new("a"), Message::new("b")], soon())).await;
-    give_up(recorded.send_message(&orders(), Message::new("c"), soon())).await;
-    give_up(recorded.receive_messages(&orders(), &options, soon())).await;
-    give_up(recorded.receive_by_id(&orders(), MessageId::generate(), &options, soon())).await;
-    give_up(recorded.extend_visibility(&orders(), &receipt, LEASE, soon())).await;
-    give_up(recorded.ack_message(&orders(), receipt.clone(), soon())).await;
-    give_up(recorded.nack_message(&orders(), receipt.clone(), Nack::Release, soon())).await;
-    give_up(recorded.ack_messages(&orders(), vec![receipt.clone()], soon())).await;
-    give_up(recorded.settle(vec![Settlement::ack(receipt.clone())], soon())).await;
+    cancel(recorded.send_batch(&orders(), vec![Message::new("a"), Message::new("b")], soon())).await;
+    cancel(recorded.send_message(&orders(), Message::new("c"), soon())).await;
+    cancel(recorded.receive_messages(&orders(), &options, soon())).await;
+    cancel(recorded.receive_by_id(&orders(), MessageId::generate(), &options, soon())).await;
+    cancel(recorded.extend_visibility(&orders(), &receipt, LEASE, soon())).await;
+    cancel(recorded.ack_message(&orders(), receipt.clone(), soon())).await;
+    cancel(recorded.nack_message(&orders(), receipt.clone(), Nack::Release, soon())).await;
+    cancel(recorded.ack_messages(&orders(), vec![receipt.clone()], soon())).await;
+    cancel(recorded.settle(vec![Settlement::ack(receipt.clone())], soon())).await;
     let both = vec![Settlement::ack(receipt)];
-    give_up(recorded.settle_and_receive(both, &[orders()], &options, soon())).await;
-    give_up(recorded.redrive_dead_letters(&orders(), &Redrive::default(), soon())).await;
-    give_up(recorded.edit_dead_letter(&orders(), MessageId::generate(), DeadLetterEdit::default(), soon())).await;
-    give_up(recorded.purge_dead_letters(&orders(), &DeadLetterSelection::All, soon())).await;
-    give_up(recorded.purge(&orders(), soon())).await;
-    give_up(recorded.delete_queue(&orders(), soon())).await;
+    cancel(recorded.settle_and_receive(both, &[orders()], &options, soon())).await;
+    cancel(recorded.redrive_dead_letters(&orders(), &Redrive::default(), soon())).await;
+    cancel(recorded.edit_dead_letter(&orders(), MessageId::generate(), DeadLetterEdit::default(), soon())).await;
+    cancel(recorded.purge_dead_letters(&orders(), &DeadLetterSelection::All, soon())).await;
+    cancel(recorded.purge(&orders(), soon())).await;
+    cancel(recorded.delete_queue(&orders(), soon())).await;
     let unknown = operations(&recorded).iter().filter(|operation| is_unknown(operation)).count();
     assert_eq!((unknown, recorded.history().len()), (17, 17));
 }
@@ -319,7 +319,7 @@ async fn a_call_that_was_never_begun_is_not_recorded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peek_that_is_made_of_receives_counts_as_one() {
+async fn an_emulated_peek_counts_as_a_receive() {
     let store = MemoryStore::new();
     let (native, emulated) = (on(&store, 0), Recorded::new(Unanswering::new(store.open()), History::new(), 1));
     native.peek(&orders(), 5, soon()).await.unwrap();
@@ -328,7 +328,7 @@ async fn a_peek_that_is_made_of_receives_counts_as_one() {
     assert!(matches!(last(&emulated), Operation::Receive(ReceiveCall { outcome: Outcome::Unknown, .. })));
     emulated.record_final(&[orders()], soon()).await.unwrap();
     let Operation::Final(state) = last(&emulated) else { panic!() };
-    assert_eq!(state.live, None, "such a peek sees a part of the queue");
+    assert_eq!(state.live, None, "an emulated peek sees a part of the queue");
 }
 
 #[test]
@@ -372,9 +372,9 @@ async fn the_reference_store_passes_with_its_final_state() {
         let message = Message::new(format!("{number}")).ordering_key(format!("{}", number % 700)).unwrap();
         recorded.send_message(&orders(), message, soon()).await.unwrap();
     }
-    for turn in 0..600 {
+    for round in 0..600 {
         let receipt = receive_one(&recorded, &orders()).await;
-        let nack = match turn % 4 {
+        let nack = match round % 4 {
             0 => Nack::dead_letter("no"),
             1 => Nack::Release,
             2 => Nack::retry_after(Duration::from_secs(1)),

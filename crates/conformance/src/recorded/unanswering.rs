@@ -1,4 +1,4 @@
-//! A store that does what it is told and never says so.
+//! A store that carries out every call and never answers.
 
 use std::future::pending;
 use std::time::Duration;

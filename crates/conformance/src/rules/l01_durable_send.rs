@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use postrider_core::{ContentType, DeadLetters, Deadline, Feature, Message, MessagingService, Nack, Priority, Redrive};
 
-use crate::probe::{Check, PATIENCE, Probe, Stop, ensure, ensure_same, soon};
+use crate::probe::{Check, Probe, Stop, TIME_LIMIT, ensure, ensure_same, soon};
 
 use super::l14_recovery::{restart, take_over_failures};
 
@@ -54,14 +54,14 @@ pub(super) async fn l1_a_message_arrives_whole(probe: &Probe<'_>) -> Check {
     let issuer = received.receipt().provider().to_owned();
     ensure_same("who issued the receipt", issuer.as_str(), probe.provider.provider_name())?;
     ensure(receipt.starts_with("pr1."), || format!("receipt '{receipt}' does not begin with pr1."))?;
-    // A receipt that left the process as text settles as well as the one that stayed.
+    // A receipt parsed from its text settles like the original.
     drop(received.into_receipt());
     let receipt: postrider_core::ReceiptHandle = receipt.parse()?;
     probe.ack(receipt).await?;
     Ok(())
 }
 
-/// Names that brokers, gateways and databases use for themselves.
+/// Header names that brokers, gateways and databases reserve.
 const ODD_NAMES: [&str; 30] = [
     "x-tenant",
     "x-request-id",
@@ -95,7 +95,7 @@ const ODD_NAMES: [&str; 30] = [
     "postrider",
 ];
 
-/// Values that look like something else than text.
+/// Values that look like other types than text.
 const ODD_VALUES: [&str; 14] = [
     "0",
     "007",
@@ -198,7 +198,9 @@ pub(super) async fn l1_a_living_dedup_key_yields_one_message(probe: &Probe<'_>) 
 
 pub(super) async fn l1_a_dedup_key_is_free_again_after_its_message(probe: &Probe<'_>) -> Check {
     if let Some(window) = probe.provider.capabilities().limits.dedup_window {
-        return Err(Stop::NotExercised(format!("here a key is taken for {window:?}, whatever becomes of its message")));
+        return Err(Stop::NotExercised(format!(
+            "a dedup key is held for {window:?} here, also after its message has ended"
+        )));
     }
     let queue = probe.queue("dedup_free").await?;
     let first = probe.send(&queue, Message::new("1").dedup_key("k")?).await?;
@@ -218,9 +220,9 @@ pub(super) async fn l1_concurrent_sends_with_one_dedup_key_yield_one_message(pro
     let queue = probe.queue("dedup_race").await?;
     let workers = [probe.open().await?, probe.open().await?];
     let mut sends = Vec::new();
-    for turn in 0..8 {
-        let message = Message::new(format!("{turn}")).dedup_key("k")?;
-        sends.push(workers[turn % 2].send_message(&queue, message, soon()));
+    for n in 0..8 {
+        let message = Message::new(format!("{n}")).dedup_key("k")?;
+        sends.push(workers[n % 2].send_message(&queue, message, soon()));
     }
     let mut ids = HashSet::new();
     for answer in join_all(sends).await {
@@ -249,15 +251,15 @@ pub(super) async fn l1_thousands_of_rows_go_through_in_one_call(probe: &Probe<'_
     let rows = probe.rows;
     let queue = probe.queue("rows_thousands").await?;
     let messages = (0..rows).map(|n| Message::new(n.to_string())).collect();
-    let patience = Deadline::after(PATIENCE * 10);
-    let sent = probe.provider.send_batch(&queue, messages, patience).await?;
+    let deadline = Deadline::after(TIME_LIMIT * 10);
+    let sent = probe.provider.send_batch(&queue, messages, deadline).await?;
     let sent = sent.into_iter().collect::<Result<HashSet<_>, _>>()?;
     ensure_same("the number of ids", sent.len(), rows)?;
     let received = probe.take_all(&queue, rows, &probe.long()).await?;
     let seen: HashSet<_> = received.iter().map(postrider_core::QueuedMessage::id).collect();
     ensure(seen == sent, || format!("{} of {rows} messages arrived", seen.len()))?;
     let acks = received.into_iter().map(postrider_core::Settlement::ack).collect();
-    let acked = probe.provider.settle(acks, Deadline::after(PATIENCE * 10)).await?;
+    let acked = probe.provider.settle(acks, Deadline::after(TIME_LIMIT * 10)).await?;
     let failed = acked.iter().filter(|row| row.is_err()).count();
     ensure_same("the number of acks that failed", failed, 0)
 }

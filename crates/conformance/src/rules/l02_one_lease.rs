@@ -36,14 +36,14 @@ pub(super) async fn l2_concurrent_receivers_share_nothing(probe: &Probe<'_>) -> 
             if batch.is_empty() {
                 return Ok::<_, Stop>(mine);
             }
-            // The leases are kept to the end: whatever is handed out twice is handed out while it is leased.
+            // The leases are kept to the end, so a second delivery would be one during a lease.
             mine.extend(batch.into_iter().map(|message| message.into_receipt().message_id()));
             tokio::task::yield_now().await;
         }
     }))
     .await?;
     let mut all: Vec<_> = taken.into_iter().flatten().collect();
-    // A store that hands out less than it has on one look is asked again until everything has come.
+    // A store may return less than it has, so receive until everything has come.
     while all.len() < MESSAGES {
         let rest = probe.take_all(&queue, MESSAGES - all.len(), &probe.long()).await?;
         all.extend(rest.into_iter().map(|message| message.into_receipt().message_id()));
@@ -55,7 +55,7 @@ pub(super) async fn l2_concurrent_receivers_share_nothing(probe: &Probe<'_>) -> 
 pub(super) async fn l2_a_dropped_message_comes_back_with_its_delivery_counted(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("dropped").await?;
     probe.send(&queue, Message::new("one")).await?;
-    // Best effort: the lease is the guarantee, so it is short enough to come to the rescue within the test.
+    // The return on drop is best effort; a short lease brings the message back within the test.
     let dropped = probe.take(&queue, &probe.short()).await?;
     let delivery = dropped.receive_count();
     drop(dropped);

@@ -1,4 +1,4 @@
-//! L3: a token dies with its lease. Whoever uses it afterwards changes nothing and is told so.
+//! L3: a token ends with its lease. Using it afterwards changes nothing and returns `VisibilityExpired`.
 
 use std::slice;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use postrider_core::{
 
 use crate::probe::{Check, LONG, Probe, Stop, ensure, ensure_expired, ensure_same, soon, violation};
 
-/// Every way to use a receipt whose lease is over.
+/// Tries every use of a receipt whose lease is over.
 async fn every_use_is_expired(probe: &Probe<'_>, receipt: &ReceiptHandle, when: &str) -> Check {
     let queue = receipt.queue();
     let ack = probe.ack(receipt.clone()).await;
@@ -48,7 +48,7 @@ pub(super) async fn l3_a_lease_that_ran_out_is_over_although_nobody_took_the_mes
     probe.send(&queue, Message::new("one")).await?;
     let message = probe.take(&queue, &probe.short()).await?;
     let (delivery, receipt) = (message.receive_count(), message.into_receipt());
-    // A second lease, taken later and seen to run out, tells by the store's own clock that the first has run out too.
+    // A second lease, taken later and seen to expire, shows by the store's own clock that the first has expired too.
     probe.send(&other_queue, Message::new("clock")).await?;
     drop(probe.take(&other_queue, &probe.short()).await?.into_receipt());
     drop(probe.take(&other_queue, &probe.long()).await?.into_receipt());
@@ -213,7 +213,7 @@ pub(super) async fn l3_a_late_receipt_beside_valid_ones_in_a_batch_is_expired(pr
             let what = format!("two receipts of a message, both settled by {ending:?}");
             let answers = match ending {
                 Some(_) => accepted(probe, rows).await?,
-                // The other way to settle.
+                // Settle with `settle_and_receive`.
                 None => {
                     let none = ReceiveOptions::batch(1);
                     let both = probe.provider.settle_and_receive(rows, slice::from_ref(&queue), &none, soon()).await?;

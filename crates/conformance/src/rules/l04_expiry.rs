@@ -1,4 +1,4 @@
-//! L4: when a lease runs out, or its holder dies, the message can be received again with nobody's help.
+//! L4: when a lease expires, or its holder dies, the message can be received again without intervention.
 
 use postrider_core::{Message, MessagingService};
 use tokio::time::Instant;
@@ -12,17 +12,17 @@ pub(super) async fn l4_a_message_comes_back_when_its_lease_runs_out(probe: &Prob
     for _ in 0..3 {
         let before = Instant::now();
         let message = probe.take(&queue, &probe.short()).await?;
-        // On a busy machine a lease can run out before its message gets here. Every lease that did took its time.
+        // On a busy machine a lease can expire before its message arrives here; each such lease took its full time.
         let (seen, taken) = (message.receive_count(), before.elapsed());
         let is_possible = seen >= delivery && probe.unit * (seen - delivery) <= taken;
         ensure(is_possible, || format!("the delivery is {seen}, not {delivery}, after {taken:?}"))?;
         delivery = seen + 1;
-        // The holder dies: nobody settles, nobody returns it.
+        // The holder dies: no settle, no return.
         drop(message.into_receipt());
         let again = probe.take(&queue, &probe.long()).await?;
         let held = before.elapsed();
         ensure(held >= probe.unit, || format!("it came back after {held:?} of a lease of {:?}", probe.unit))?;
-        // Returned, so that each round begins with a lease of its own.
+        // Released, so that each round begins with a new lease.
         probe.nack(again, postrider_core::Nack::Release).await?;
         if !probe.offers(postrider_core::Feature::FreeRelease) {
             return Ok(());

@@ -15,7 +15,7 @@ pub(super) async fn l5_an_extended_lease_holds(probe: &Probe<'_>) -> Check {
         let before = Instant::now();
         let message = probe.take(&queue, &probe.long().visibility(lease)).await?;
         match probe.provider.extend_visibility(&queue, message.receipt(), LONG, soon()).await {
-            // On a busy machine the extend can come too late; then the next lease is longer.
+            // On a busy machine the extension can come too late; the next lease is longer.
             Err(MessagingError::VisibilityExpired { .. }) if before.elapsed() >= lease && lease < LONG => lease *= 2,
             answer => {
                 answer?;
@@ -31,7 +31,7 @@ pub(super) async fn l5_an_extended_lease_holds(probe: &Probe<'_>) -> Check {
 pub(super) async fn l5_the_receipt_that_an_extend_answers_is_good_until_the_new_end(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("handed_on").await?;
     probe.send(&queue, Message::new("one")).await?;
-    // Where receipts leave their connection, each step is another worker's.
+    // With portable receipts each step uses another connection.
     let others = match probe.offers(Feature::PortableReceipts) {
         true => Some((probe.open().await?, probe.open().await?)),
         false => None,
@@ -47,7 +47,7 @@ pub(super) async fn l5_the_receipt_that_an_extend_answers_is_good_until_the_new_
         let message = probe.take(&queue, &probe.long().visibility(lease)).await?;
         let receipt = left_the_process(message.into_receipt())?;
         match extending.extend_visibility(&queue, &receipt, LONG, soon()).await {
-            // On a busy machine the extend can come too late; then the next lease is longer.
+            // On a busy machine the extension can come too late; the next lease is longer.
             Err(MessagingError::VisibilityExpired { .. }) if before.elapsed() >= lease && lease < LONG => lease *= 2,
             next => break (receipt, left_the_process(next?)?),
         }
@@ -72,7 +72,7 @@ pub(super) async fn l5_an_extension_is_set_and_not_added(probe: &Probe<'_>) -> C
     let queue = probe.queue("set").await?;
     probe.send(&queue, Message::new("one")).await?;
     let receipt = probe.take(&queue, &probe.long()).await?.into_receipt();
-    // Added, the lease would outlive the test's patience.
+    // If it were added, the lease would outlast the test's time limit.
     probe.provider.extend_visibility(&queue, &receipt, probe.unit, soon()).await?;
     let message = probe.take(&queue, &probe.long()).await?;
     ensure_same("the message", message.id(), receipt.message_id())?;
@@ -92,7 +92,7 @@ pub(super) async fn l5_parts_of_a_second_count(probe: &Probe<'_>) -> Check {
     drop(message.into_receipt());
     let message = probe.take(&queue, &probe.long()).await?;
     let held = before.elapsed();
-    // Cut to whole seconds a lease would be no lease; rounded up it may only be longer.
+    // Truncated to whole seconds the lease would be zero; rounded up it may only be longer.
     ensure(held >= part, || format!("a lease of {part:?} ended after {held:?}"))?;
     let before = Instant::now();
     probe.provider.extend_visibility(&queue, message.receipt(), part, soon()).await?;

@@ -1,4 +1,4 @@
-//! L7: work that was leased but never started goes back at once and costs no attempt.
+//! L7: work that was leased but never started can be released: it is back at once and costs no attempt.
 
 use postrider_core::{Message, Nack};
 
@@ -22,7 +22,7 @@ pub(super) async fn l7_a_released_message_is_back_at_once(probe: &Probe<'_>) -> 
     let id = probe.send(&queue, Message::new("one")).await?;
     let message = probe.take(&queue, &probe.long()).await?;
     probe.nack(message, Nack::Release).await?;
-    // The lease was long: a release that did nothing would show as a message that stays away.
+    // The lease is long: after a release without effect the message would not come back.
     let message = probe.take(&queue, &probe.long()).await?;
     ensure_same("the message", message.id(), id)?;
     ensure_same("the failures", message.envelope.attempts_count, 0)

@@ -1,4 +1,4 @@
-//! L8: the delivery count is checked when reading, so that a message that kills its worker cannot loop for ever.
+//! L8: the delivery count is checked on reading, so that a message that kills its worker cannot loop forever.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(super) async fn l8_the_delivery_count_rises_with_each_lease(probe: &Probe<'_
     let (before, mut last) = (Instant::now(), 0);
     for _ in 0..4 {
         let message = probe.take(&queue, &probe.short()).await?;
-        // On a busy machine a lease can run out before its message gets here. Every lease counted took its time.
+        // On a busy machine a lease can expire before its message arrives here; each counted lease took its full time.
         let (delivery, taken) = (message.receive_count(), before.elapsed());
         ensure(delivery > last && probe.unit * (delivery - 1) <= taken, || {
             format!("the delivery is {delivery} after delivery {last} and {taken:?} of leases of {:?}", probe.unit)
@@ -29,8 +29,8 @@ pub(super) async fn l8_a_message_past_its_limit_is_dead_lettered_unread(probe: &
     let id = probe.send(&queue, Message::new("poison")).await?;
     let mut deliveries = 0;
     for _ in 0..2 {
-        // The worker dies with the message in hand, twice. Its own limit is high: a lease that runs out on its way here,
-        // on a busy machine, must not kill the message before its time.
+        // The worker dies while it holds the message, twice. Its own limit is high: a lease that expires before it arrives
+        // here, on a busy machine, must not dead-letter the message too early.
         let message = probe.take(&queue, &probe.short()).await?;
         deliveries = message.receive_count();
         drop(message.into_receipt());
@@ -52,7 +52,7 @@ pub(super) async fn l8_a_worker_may_allow_more_deliveries(probe: &Probe<'_>) -> 
     let message = probe.take(&queue, &probe.short()).await?;
     let first = message.receive_count();
     drop(message.into_receipt());
-    // The last delivery that a worker allows is made. The long lease cannot run out unseen and use up another.
+    // The last delivery that the worker allows. Its long lease cannot expire unseen and use up another delivery.
     let last = probe.take(&queue, &probe.long().max_receive_count(first + 1)).await?;
     ensure_same("the last delivery allowed", last.receive_count(), first + 1)?;
     probe.nack(last, Nack::retry_after(Duration::ZERO)).await?;

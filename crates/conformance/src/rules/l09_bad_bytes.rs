@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use postrider_core::{DeadLetterReason, Json, Message, TypedMessaging};
 
-use crate::probe::{Check, PATIENCE, Probe, ensure, ensure_same, soon};
+use crate::probe::{Check, Probe, TIME_LIMIT, ensure, ensure_same, soon};
 
 pub(super) async fn l9_an_undecodable_message_dies_alone_with_its_bytes(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("bytes").await?;
@@ -12,7 +12,7 @@ pub(super) async fn l9_an_undecodable_message_dies_alone_with_its_bytes(probe: &
         vec![Message::encode(&Json(1))?, Message::new(bad.clone()), Message::encode(&Json(2))?, Message::new("")];
     let ids = probe.send_all(&queue, messages).await?;
     let mut values = Vec::new();
-    let mut options = probe.long().wait(PATIENCE);
+    let mut options = probe.long().wait(TIME_LIMIT);
     options.max = 4;
     while values.len() < 2 {
         for message in probe.provider.receive_typed::<Json<u32>>(&queue, &options, soon()).await? {
@@ -22,7 +22,7 @@ pub(super) async fn l9_an_undecodable_message_dies_alone_with_its_bytes(probe: &
     }
     values.sort_unstable();
     ensure_same("what was decoded", values, vec![1, 2])?;
-    // Some stores hand out fewer than they were asked for: read on until the rest has been met.
+    // Some stores return fewer messages than requested: receive until the rest has been read.
     options.wait = probe.unit / 4;
     let mut dead = probe.dead_letters(&queue).await?;
     for _ in 0..100 {
@@ -30,7 +30,7 @@ pub(super) async fn l9_an_undecodable_message_dies_alone_with_its_bytes(probe: &
             break;
         }
         let more = probe.provider.receive_typed::<Json<u32>>(&queue, &options, soon()).await?;
-        ensure(more.is_empty(), || "an undecodable message was handed out".into())?;
+        ensure(more.is_empty(), || "an undecodable message was delivered".into())?;
         dead = probe.dead_letters(&queue).await?;
     }
     ensure_same("the number of dead letters", dead.len(), 2)?;

@@ -1,4 +1,4 @@
-//! L10: nothing is dropped without a record: a message is kept after its end, is found again, and can be sent again.
+//! L10: a message is archived after its end, can be found in the archive, and can be sent again.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use postrider_core::{
 
 use crate::probe::{Check, Probe, Stop, ensure, ensure_same, soon, violation};
 
-/// More pages than any search of a test has.
+/// Upper bound of pages of a search.
 const MOST_PAGES: usize = 100;
 
 /// Every message that a search finds, page by page.
@@ -31,7 +31,7 @@ async fn search(
             return Ok(found);
         }
     }
-    violation(format!("the search has no end: {found:?}"))
+    violation(format!("the search does not end: {found:?}"))
 }
 
 async fn find(probe: &Probe<'_>, queue: &QueueName, filter: ArchiveFilter) -> Result<Vec<MessageId>, Stop> {
@@ -63,7 +63,7 @@ pub(super) async fn l10_a_message_is_kept_after_its_end(probe: &Probe<'_>) -> Ch
     let first = probe.take(&queue, &probe.long()).await?;
     let accepted = first.envelope.enqueued_at;
     probe.nack(first, Nack::retry_after(Duration::ZERO).with_error("first failure")).await?;
-    ensure_same("what is archived of a living message", find(probe, &queue, by_id(id)).await?, vec![])?;
+    ensure_same("the archive's entries of a live message", find(probe, &queue, by_id(id)).await?, vec![])?;
     let second = probe.take(&queue, &probe.long()).await?;
     let first_attempt_at = second.envelope.first_attempt_at;
     probe.ack(second).await?;
@@ -164,7 +164,7 @@ pub(super) async fn l10_the_archive_is_searched(probe: &Probe<'_>) -> Check {
 pub(super) async fn l10_the_archive_is_listed_by_pages(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("pages").await?;
     let missing = probe.unmade_queue("missing")?;
-    // Of one moment, and of several.
+    // Messages that ended at one moment, and at several.
     let sent = probe.send_bodies(&queue, &["a", "b", "c", "d", "e"]).await?;
     let taken = probe.take_all(&queue, sent.len(), &probe.long()).await?;
     let receipts = taken.into_iter().map(Into::into).collect();
@@ -187,7 +187,7 @@ pub(super) async fn l10_the_archive_is_listed_by_pages(probe: &Probe<'_>) -> Che
         ids.sort_unstable();
         ensure_same("what pages list", ids, expected.clone())?;
     }
-    // What ends meanwhile moves nothing.
+    // A message that ends meanwhile does not shift the pages.
     let query = ArchiveQuery { limit: 4, ..ArchiveQuery::default() };
     let first = probe.provider.archived(&queue, &query, soon()).await?;
     handle(probe, &queue, Message::new("late")).await?;
@@ -222,7 +222,7 @@ pub(super) async fn l10_an_archived_message_is_sent_again(probe: &Probe<'_>) -> 
     let id = probe.send(&queue, message).await?;
     let living = probe.provider.send_again(&queue, id, soon()).await;
     ensure(matches!(living, Err(MessagingError::MessageNotFound { .. })), || {
-        format!("a message that lives was sent again: {living:?}")
+        format!("a live message was sent again: {living:?}")
     })?;
     probe.nack(probe.take(&queue, &probe.long()).await?, Nack::retry_after(Duration::ZERO)).await?;
     probe.ack(probe.take(&queue, &probe.long()).await?).await?;

@@ -1,4 +1,4 @@
-//! L10: dead-lettering is one move, keeps everything, and can be undone.
+//! L10: dead-lettering is one move that keeps the whole message and can be undone.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,11 @@ use postrider_core::{
 
 use crate::probe::{Check, Probe, Stop, ensure, ensure_same, list_dead_letters, soon, violation};
 
-/// More dead letters than any provider takes in one step.
+/// More dead letters than any provider moves in one step.
 const MANY: usize = 600;
 
 /// Sends a message and lets its handler reject it.
-async fn kill(probe: &Probe<'_>, queue: &QueueName, message: Message, reason: &str) -> Result<MessageId, Stop> {
+async fn dead_letter(probe: &Probe<'_>, queue: &QueueName, message: Message, reason: &str) -> Result<MessageId, Stop> {
     let id = probe.send(queue, message).await?;
     let message = probe.take(queue, &probe.long()).await?;
     ensure_same("the message", message.id(), id)?;
@@ -60,14 +60,14 @@ pub(super) async fn l10_a_dead_letter_keeps_its_record(probe: &Probe<'_>) -> Che
     ensure_same("the failures", letter.attempts_count, 1)?;
     ensure_same("when it was accepted", letter.enqueued_at, accepted)?;
     ensure(letter.last_attempt_at >= letter.first_attempt_at, || {
-        format!("it was last tried before it was first: {letter:?}")
+        format!("its last attempt is before its first: {letter:?}")
     })?;
     let first_attempt_at = letter.first_attempt_at.unwrap_or_default();
     let in_order = letter.enqueued_at <= first_attempt_at && first_attempt_at <= letter.dead_at;
     ensure(in_order, || format!("the times are out of order: {letter:?}"))?;
     let unknown = probe.provider.get_dead_letter(&queue, MessageId::generate(), soon()).await;
     ensure(matches!(unknown, Err(MessagingError::MessageNotFound { .. })), || {
-        format!("a dead letter that is not there answered {unknown:?}")
+        format!("an unknown dead letter answered {unknown:?}")
     })
 }
 
@@ -76,7 +76,7 @@ pub(super) async fn l10_dead_letters_are_listed_once_and_by_pages(probe: &Probe<
     let mut expected = Vec::new();
     for n in 0..5 {
         let reason = if n % 2 == 0 { "even" } else { "odd" };
-        expected.push(kill(probe, &queue, Message::new(format!("{n}")), reason).await?);
+        expected.push(dead_letter(probe, &queue, Message::new(format!("{n}")), reason).await?);
     }
     let mut seen = Vec::new();
     let mut query = DeadLetterQuery { limit: 2, ..DeadLetterQuery::default() };
@@ -90,7 +90,7 @@ pub(super) async fn l10_dead_letters_are_listed_once_and_by_pages(probe: &Probe<
         }
     }
     let times: Vec<_> = probe.dead_letters(&queue).await?.iter().map(|letter| letter.dead_at).collect();
-    ensure(times.is_sorted(), || format!("the oldest death is not listed first: {times:?}"))?;
+    ensure(times.is_sorted(), || format!("the oldest dead letter is not listed first: {times:?}"))?;
     let (mut sorted, mut wanted) = (seen, expected.clone());
     sorted.sort_unstable();
     wanted.sort_unstable();
@@ -114,7 +114,7 @@ pub(super) async fn l10_dead_letters_are_listed_once_and_by_pages(probe: &Probe<
 }
 
 /// Sends many messages and lets a handler reject them all.
-async fn kill_many(probe: &Probe<'_>, queue: &QueueName, count: usize) -> Result<Vec<MessageId>, Stop> {
+async fn dead_letter_many(probe: &Probe<'_>, queue: &QueueName, count: usize) -> Result<Vec<MessageId>, Stop> {
     let sent = probe.send_all(queue, (0..count).map(|n| Message::new(n.to_string())).collect()).await?;
     let received = probe.take_all(queue, count, &probe.long()).await?;
     reject(&probe.provider, received).await?;
@@ -127,7 +127,7 @@ async fn reject(worker: &SharedProvider, received: Vec<QueuedMessage>) -> Check 
     Ok(rows.into_iter().collect::<Result<(), _>>()?)
 }
 
-/// A worker that rejects whatever comes, for as long as it is asked.
+/// A worker that rejects every message for the time of the wait.
 async fn reject_all(worker: &SharedProvider, queue: &QueueName, options: &ReceiveOptions) -> Check {
     let options = ReceiveOptions { max: 100, ..options.clone() };
     loop {
@@ -137,7 +137,7 @@ async fn reject_all(worker: &SharedProvider, queue: &QueueName, options: &Receiv
 
 pub(super) async fn l10_dead_letters_are_listed_alike_whenever_somebody_looks(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("alike").await?;
-    let expected: HashSet<_> = kill_many(probe, &queue, MANY / 5).await?.into_iter().collect();
+    let expected: HashSet<_> = dead_letter_many(probe, &queue, MANY / 5).await?.into_iter().collect();
     let mut first = None;
     for _ in 0..3 {
         let (mut listed, mut query) = (Vec::new(), DeadLetterQuery { limit: 25, ..DeadLetterQuery::default() });
@@ -162,16 +162,16 @@ pub(super) async fn l10_dead_letters_are_listed_alike_whenever_somebody_looks(pr
 
 pub(super) async fn l10_a_redrive_loses_nothing_that_dies_again(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("dies_again").await?;
-    let mut expected = kill_many(probe, &queue, MANY).await?;
+    let mut expected = dead_letter_many(probe, &queue, MANY).await?;
     expected.sort_unstable();
     let worker = probe.open().await?;
     let options = probe.long().wait(probe.unit / 4);
     let redriving = async {
-        let patience = Deadline::after(probe.patience() * 3);
-        let mut redriven = probe.provider.redrive_dead_letters(&queue, &Redrive::default(), patience).await?.redriven;
+        let deadline = Deadline::after(probe.time_limit() * 3);
+        let mut redriven = probe.provider.redrive_dead_letters(&queue, &Redrive::default(), deadline).await?.redriven;
         redriven.sort_unstable();
         ensure(redriven == expected, || format!("{} of {MANY} letters were redriven", redriven.len()))?;
-        // Until every one of them has died again.
+        // Until all of them are dead-lettered again.
         let letters = async || Ok(list_dead_letters(&probe.provider, &queue).await?.len());
         probe.eventually(letters, |letters| *letters >= MANY).await?;
         let mut dead = ids(&probe.dead_letters(&queue).await?);
@@ -185,7 +185,7 @@ pub(super) async fn l10_a_redrive_loses_nothing_that_dies_again(probe: &Probe<'_
     }
 }
 
-/// A store may replace what it cannot hold, and cut what is too long. It may not refuse: the error is of a handler.
+/// A store may replace characters and truncate a text that it cannot hold. It may not refuse a handler's error.
 pub(super) async fn l10_no_text_fails_a_settle_or_a_listing(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("texts").await?;
     let texts = [
@@ -212,7 +212,7 @@ pub(super) async fn l10_no_text_fails_a_settle_or_a_listing(probe: &Probe<'_>) -
     }
 
     let reason = "it's \"quoted\" \\ ä\u{1f40e} %s $1";
-    let id = kill(probe, &queue, Message::new("two"), reason).await?;
+    let id = dead_letter(probe, &queue, Message::new("two"), reason).await?;
     let died_of = |reason: &str| DeadLetterSelection::Reason(reason.into());
     for (reason, expected) in [(reason, vec![id]), ("nul\0", vec![]), ("it's", vec![])] {
         let query = DeadLetterQuery { selection: died_of(reason), ..DeadLetterQuery::default() };
@@ -228,7 +228,7 @@ pub(super) async fn l10_no_text_fails_a_settle_or_a_listing(probe: &Probe<'_>) -
     }
     ensure_same("what a purge by no reason does", probe.provider.purge_dead_letters(&queue, &never, soon()).await?, 0)?;
 
-    // A reason is a word of the caller's own: one that no store takes leaves the lease as it was.
+    // A reason that no store accepts must leave the lease unchanged.
     probe.send(&queue, Message::new("three")).await?;
     let receipt = probe.take(&queue, &probe.long()).await?.into_receipt();
     let refused = probe.nack(receipt.clone(), Nack::dead_letter("nul\0")).await;
@@ -250,7 +250,7 @@ pub(super) async fn l10_dead_letters_are_found_by_their_errors(probe: &Probe<'_>
     }
     let (all, reason) = (DeadLetterSelection::All, DeadLetterSelection::Reason("other".into()));
     let (some, none) = (DeadLetterSelection::Ids(expected[1..3].to_vec()), DeadLetterSelection::Ids(Vec::new()));
-    for (selection, error, places) in [
+    for (selection, error, indexes) in [
         (&all, None, vec![0, 1, 2, 3, 4]),
         (&all, Some("timed out"), vec![0, 2]),
         (&all, Some("timed"), vec![]),
@@ -263,8 +263,8 @@ pub(super) async fn l10_dead_letters_are_found_by_their_errors(probe: &Probe<'_>
     ] {
         for name in [&queue, &queue.dead_letters()] {
             let found = probe.provider.find_dead_letters(name, selection, error, soon()).await?;
-            let places: Vec<_> = places.iter().map(|place: &usize| expected[*place]).collect();
-            ensure_same(&format!("what is found by {selection:?} and {error:?}"), found, places)?;
+            let indexes: Vec<_> = indexes.iter().map(|place: &usize| expected[*place]).collect();
+            ensure_same(&format!("what is found by {selection:?} and {error:?}"), found, indexes)?;
         }
     }
     Ok(())
@@ -274,7 +274,7 @@ pub(super) async fn l10_a_purge_counts_all_that_it_removes_while_others_die(prob
     const ROUNDS: usize = 5;
     const EACH: usize = MANY / 10;
     let queue = probe.queue("purged").await?;
-    let mut sent: HashSet<_> = kill_many(probe, &queue, EACH).await?.into_iter().collect();
+    let mut sent: HashSet<_> = dead_letter_many(probe, &queue, EACH).await?.into_iter().collect();
     let worker = probe.open().await?;
     let is_over = AtomicBool::new(false);
     let dying = async {
@@ -314,7 +314,7 @@ pub(super) async fn l10_a_purge_counts_all_that_it_removes_while_others_die(prob
 
 pub(super) async fn l10_a_dead_letter_can_be_edited(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("edit").await?;
-    let id = kill(probe, &queue, Message::new("wrong").header("keep", "1")?, "rejected").await?;
+    let id = dead_letter(probe, &queue, Message::new("wrong").header("keep", "1")?, "rejected").await?;
     let edit = DeadLetterEdit { body: Some("right".into()), ..DeadLetterEdit::default() };
     let letter = probe.provider.edit_dead_letter(&queue, id, edit, soon()).await?;
     ensure_same("the body", &letter.body, &Bytes::from("right"))?;
@@ -333,9 +333,9 @@ pub(super) async fn l10_a_dead_letter_can_be_edited(probe: &Probe<'_>) -> Check 
 pub(super) async fn l10_an_edit_leaves_no_json_that_is_none(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("json").await?;
     let json = Message::new("{\"litres\": 7}").content_type(ContentType::JSON);
-    let id = kill(probe, &queue, json, "rejected").await?;
+    let id = dead_letter(probe, &queue, json, "rejected").await?;
     let text = Message::new("seven").content_type(ContentType::from_static("text/plain"));
-    let text = kill(probe, &queue, text, "rejected").await?;
+    let text = dead_letter(probe, &queue, text, "rejected").await?;
     let edit = DeadLetterEdit { body: Some("{\n  \"litres\" 7}".into()), ..DeadLetterEdit::default() };
     let renamed = DeadLetterEdit { content_type: Some(ContentType::JSON), ..DeadLetterEdit::default() };
     for (id, edit, place) in [(id, &edit, "line 2, column 12"), (text, &renamed, "line 1, column 1")] {
@@ -347,7 +347,7 @@ pub(super) async fn l10_an_edit_leaves_no_json_that_is_none(probe: &Probe<'_>) -
     let letter = probe.provider.get_dead_letter(&queue, id, soon()).await?;
     ensure_same("the body", &letter.body, &Bytes::from("{\"litres\": 7}"))?;
     ensure_same("the revision", letter.revision, 0)?;
-    // With the content type any bytes may come.
+    // With a new content type any bytes are valid.
     let edit = DeadLetterEdit { content_type: Some(ContentType::from_static("text/plain")), ..edit };
     let letter = probe.provider.edit_dead_letter(&queue, id, edit, soon()).await?;
     ensure_same("the content type", letter.content_type.as_str(), "text/plain")
@@ -378,7 +378,7 @@ pub(super) async fn l10_a_redrive_keeps_the_id_and_resets_the_counts(probe: &Pro
 
 pub(super) async fn l10_a_dry_run_changes_nothing(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("dry_run").await?;
-    let id = kill(probe, &queue, Message::new("one"), "rejected").await?;
+    let id = dead_letter(probe, &queue, Message::new("one"), "rejected").await?;
     let before = probe.dead_letters(&queue).await?;
     let dry_run = Redrive { dry_run: true, ..Redrive::default() };
     let report = probe.provider.redrive_dead_letters(&queue, &dry_run, soon()).await?;
@@ -390,8 +390,8 @@ pub(super) async fn l10_a_dry_run_changes_nothing(probe: &Probe<'_>) -> Check {
 pub(super) async fn l10_a_redrive_can_go_elsewhere_and_by_reason(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("from").await?;
     let elsewhere = probe.queue("to").await?;
-    let good = kill(probe, &queue, Message::new("good"), "mistake").await?;
-    let bad = kill(probe, &queue, Message::new("bad"), "poison").await?;
+    let good = dead_letter(probe, &queue, Message::new("good"), "mistake").await?;
+    let bad = dead_letter(probe, &queue, Message::new("bad"), "poison").await?;
     let redrive = Redrive {
         selection: DeadLetterSelection::Reason("mistake".into()),
         to: Some(elsewhere.clone()),
@@ -413,7 +413,7 @@ pub(super) async fn l10_a_redrive_can_go_elsewhere_and_by_reason(probe: &Probe<'
 pub(super) async fn l10_dead_letters_can_be_received_without_a_limit(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("receive").await?;
     let dead_queue = queue.dead_letters();
-    let id = kill(probe, &queue, Message::new("one"), "rejected").await?;
+    let id = dead_letter(probe, &queue, Message::new("one"), "rejected").await?;
     for _ in 0..4 {
         let message = probe.take(&dead_queue, &probe.long().max_receive_count(1)).await?;
         ensure_same("the message", message.id(), id)?;
@@ -422,7 +422,7 @@ pub(super) async fn l10_dead_letters_can_be_received_without_a_limit(probe: &Pro
     let message = probe.take(&dead_queue, &probe.long()).await?;
     let receipt = message.into_receipt();
     let again = probe.nack(receipt.clone(), Nack::dead_letter("again")).await;
-    ensure(again.is_err(), || "a dead letter died a second time".into())?;
+    ensure(again.is_err(), || "a dead letter was dead-lettered again".into())?;
     let report = probe.provider.redrive_dead_letters(&queue, &Redrive::default(), soon()).await?;
     ensure_same("what a redrive skips", report.skipped, vec![(id, RedriveSkip::Leased)])?;
     probe.ack(receipt).await?;
@@ -431,8 +431,8 @@ pub(super) async fn l10_dead_letters_can_be_received_without_a_limit(probe: &Pro
 
 pub(super) async fn l10_dead_letters_can_be_purged(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("purge").await?;
-    let kept = kill(probe, &queue, Message::new("kept"), "keep").await?;
-    let gone = kill(probe, &queue, Message::new("gone"), "throw away").await?;
+    let kept = dead_letter(probe, &queue, Message::new("kept"), "keep").await?;
+    let gone = dead_letter(probe, &queue, Message::new("gone"), "throw away").await?;
     let selection = DeadLetterSelection::Ids(vec![gone]);
     let purged = probe.provider.purge_dead_letters(&queue, &selection, soon()).await?;
     ensure_same("the number purged", purged, 1)?;
@@ -457,7 +457,7 @@ pub(super) async fn l10_nobody_can_send_to_the_dead_letters(probe: &Probe<'_>) -
 
 pub(super) async fn l10_a_leased_dead_letter_is_left_alone(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("leased").await?;
-    let id = kill(probe, &queue, Message::new("one"), "rejected").await?;
+    let id = dead_letter(probe, &queue, Message::new("one"), "rejected").await?;
     let held = probe.take(&queue.dead_letters(), &probe.long()).await?;
     let edit = DeadLetterEdit { body: Some("changed".into()), ..DeadLetterEdit::default() };
     let edited = probe.provider.edit_dead_letter(&queue, id, edit, soon()).await;
@@ -471,10 +471,12 @@ pub(super) async fn l10_a_leased_dead_letter_is_left_alone(probe: &Probe<'_>) ->
 
 pub(super) async fn l10_a_redrive_makes_no_second_message_for_a_dedup_key(probe: &Probe<'_>) -> Check {
     if let Some(window) = probe.provider.capabilities().limits.dedup_window {
-        return Err(Stop::NotExercised(format!("here a key is taken for {window:?}, whatever becomes of its message")));
+        return Err(Stop::NotExercised(format!(
+            "a dedup key is held for {window:?} here, also after its message has ended"
+        )));
     }
     let queue = probe.queue("redrive_dedup").await?;
-    let dead = kill(probe, &queue, Message::new("old").dedup_key("k")?, "rejected").await?;
+    let dead = dead_letter(probe, &queue, Message::new("old").dedup_key("k")?, "rejected").await?;
     let living = probe.send(&queue, Message::new("new").dedup_key("k")?).await?;
     let report = probe.provider.redrive_dead_letters(&queue, &Redrive::default(), soon()).await?;
     ensure_same("what a redrive skips", report.skipped, vec![(dead, RedriveSkip::DedupKeyTaken)])?;
@@ -489,11 +491,13 @@ pub(super) async fn l10_a_redrive_makes_no_second_message_for_a_dedup_key(probe:
 
 pub(super) async fn l10_a_redrive_takes_the_dedup_key_of_an_expired_message(probe: &Probe<'_>) -> Check {
     if let Some(window) = probe.provider.capabilities().limits.dedup_window {
-        return Err(Stop::NotExercised(format!("here a key is taken for {window:?}, whatever becomes of its message")));
+        return Err(Stop::NotExercised(format!(
+            "a dedup key is held for {window:?} here, also after its message has ended"
+        )));
     }
     let queue = probe.queue("redrive_over").await?;
-    let dead = kill(probe, &queue, Message::new("old").dedup_key("k")?, "rejected").await?;
-    // It has the key and will never be read: a send would take the key from it, and so does a redrive.
+    let dead = dead_letter(probe, &queue, Message::new("old").dedup_key("k")?, "rejected").await?;
+    // An expired message that was not read yet does not hold its key against a send, nor against a redrive.
     let over = Message::new("over").dedup_key("k")?.expires_at(Timestamp::from_micros(1));
     let over = probe.send(&queue, over).await?;
     for dry_run in [true, false] {

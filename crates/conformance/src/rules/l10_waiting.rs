@@ -1,4 +1,4 @@
-//! L10: a person can give one waiting message up, and nothing is dropped without a record.
+//! L10: an operator can dead-letter or delete one waiting message, with a record.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::probe::{Check, LONG, Probe, ensure, ensure_same, soon};
 
-async fn give_up(probe: &Probe<'_>, queue: &QueueName, id: MessageId) -> Result<(), MessagingError> {
+async fn dead_letter(probe: &Probe<'_>, queue: &QueueName, id: MessageId) -> Result<(), MessagingError> {
     probe.provider.dead_letter_waiting(queue, id, "by hand".into(), Some("it is wrong".into()), soon()).await
 }
 
@@ -45,7 +45,7 @@ pub(super) async fn l10_waiting_messages_are_listed_by_pages(probe: &Probe<'_>) 
         sent.push(probe.send(&queue, if is_late { message.delay(LONG) } else { message }).await?);
         probe.send(&other, Message::new("beside")).await?;
     }
-    // What is leased or not due keeps its place.
+    // Leased and delayed messages are listed in place.
     let leased = probe.take(&queue, &probe.long()).await?;
     ensure_same("the leased message", leased.id(), sent[0])?;
     for limit in [1, 2, 3, 6, 100] {
@@ -65,7 +65,7 @@ pub(super) async fn l10_waiting_messages_are_listed_by_pages(probe: &Probe<'_>) 
     ensure_same("the state of the leased message", head.state, LiveState::Processing)?;
     ensure_same("the state of a waiting message", second.state, LiveState::Pending)?;
     ensure_same("a header", second.headers.get("number"), Some("1"))?;
-    // What comes and goes between two pages moves no other message.
+    // Messages that come and go between two pages do not shift the others.
     probe.ack(leased).await?;
     let last = probe.send(&queue, Message::new("last")).await?;
     let rest = page(probe, &queue, 100, first.next).await?;
@@ -94,7 +94,7 @@ pub(super) async fn l10_a_waiting_message_is_dead_lettered_by_hand(probe: &Probe
     let first = probe.take(&queue, &probe.long()).await?;
     ensure_same("the first message", first.id(), id)?;
     probe.nack(first, Nack::retry_after(LONG).with_error("first failure")).await?;
-    give_up(probe, &queue, id).await?;
+    dead_letter(probe, &queue, id).await?;
     let letter = probe.provider.get_dead_letter(&queue, id, soon()).await?;
     ensure_same("the listed letters", probe.dead_letters(&queue).await?, vec![letter.clone()])?;
     ensure_same("the body", &letter.body[..], &b"one"[..])?;
@@ -106,13 +106,13 @@ pub(super) async fn l10_a_waiting_message_is_dead_lettered_by_hand(probe: &Probe
     let message = probe.take(&queue, &probe.long()).await?;
     ensure_same("the next message of its key", message.id(), next)?;
     probe.ack(message).await?;
-    probe.nothing(&queue, "it was given up").await?;
-    ensure_missing("to give it up again", give_up(probe, &queue, id).await)?;
+    probe.nothing(&queue, "it was dead-lettered").await?;
+    ensure_missing("to dead-letter it again", dead_letter(probe, &queue, id).await)?;
     ensure_missing("to deliver it now", probe.provider.deliver_now(&queue, id, soon()).await)?;
     let unnamed = probe.send(&queue, Message::new("three")).await?;
     let refused = probe.provider.dead_letter_waiting(&queue, unnamed, "".into(), None, soon()).await;
     ensure(matches!(refused, Err(MessagingError::InvalidInput { .. })), || {
-        format!("a death without a reason answered {refused:?}")
+        format!("a dead-lettering without a reason answered {refused:?}")
     })?;
     ensure_same("the message that stays", probe.take(&queue, &probe.long()).await?.id(), unnamed)
 }
@@ -124,7 +124,7 @@ pub(super) async fn l10_a_leased_message_is_not_taken_from_its_worker(probe: &Pr
     let provider = &probe.provider;
     for (what, answer) in [
         ("to deliver it now", provider.deliver_now(&queue, id, soon()).await),
-        ("to give it up", give_up(probe, &queue, id).await),
+        ("to dead-letter it", dead_letter(probe, &queue, id).await),
         ("to delete it", provider.delete_waiting(&queue, id, soon()).await),
     ] {
         ensure(matches!(answer, Err(MessagingError::MessageLeased { .. })), || {
@@ -133,13 +133,13 @@ pub(super) async fn l10_a_leased_message_is_not_taken_from_its_worker(probe: &Pr
     }
     ensure_same("the dead letters", probe.dead_letters(&queue).await?, vec![])?;
     probe.ack(message).await?;
-    // A lease that ran out is nobody's.
+    // An expired lease does not protect the message.
     let id = probe.send(&queue, Message::new("two")).await?;
     let late = probe.take(&queue, &probe.short()).await?;
     let receipt = late.into_receipt();
-    let end = Instant::now() + probe.patience();
+    let end = Instant::now() + probe.time_limit();
     loop {
-        match give_up(probe, &queue, id).await {
+        match dead_letter(probe, &queue, id).await {
             Err(MessagingError::MessageLeased { .. }) if Instant::now() < end => {
                 tokio::time::sleep(probe.unit / 4).await;
             }

@@ -1,4 +1,4 @@
-//! L11: messages with the same key are handled one at a time, in send order; other keys are never held up.
+//! L11: messages with the same key are handled one at a time, in send order; other keys are not blocked.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use postrider_core::{
     ReceiveOptions, Redrive, Support,
 };
 
-use crate::probe::{Check, LONG, PATIENCE, Probe, Stop, ensure, ensure_same, soon, violation};
+use crate::probe::{Check, LONG, Probe, Stop, TIME_LIMIT, ensure, ensure_same, soon, violation};
 
 async fn send_keyed(probe: &Probe<'_>, queue: &QueueName, key: &str, bodies: &[&str]) -> Result<Vec<MessageId>, Stop> {
     let mut sent = Vec::new();
@@ -112,7 +112,7 @@ pub(super) async fn l11_other_keys_are_not_held_up(probe: &Probe<'_>) -> Check {
         probe.send(&queue, Message::new("d1").ordering_key("delayed")?.delay(LONG)).await?;
         send_keyed(probe, &queue, "delayed", &["d2"]).await?;
     }
-    // Where keys share partitions, a free key may by chance share one with a held key; some of many do not.
+    // Where keys share partitions, a free key may share one with a held key; of many keys, some do not.
     let is_native = *probe.provider.capabilities().support(Feature::OrderByKey) == Support::Native;
     let free: Vec<_> = (0..16).map(|n| format!("free {n}")).collect();
     for key in &free {
@@ -128,7 +128,7 @@ pub(super) async fn l11_other_keys_are_not_held_up(probe: &Probe<'_>) -> Check {
 pub(super) async fn l11_a_batch_has_one_message_of_a_key(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("one_batch").await?;
     send_keyed(probe, &queue, "k", &["1", "2", "3"]).await?;
-    let options = ReceiveOptions::batch(10).visibility(LONG).wait(PATIENCE);
+    let options = ReceiveOptions::batch(10).visibility(LONG).wait(TIME_LIMIT);
     let batch = probe.provider.receive_messages(&queue, &options, soon()).await?;
     ensure_same("what one batch has of a key", batch.iter().map(body).collect(), vec!["1".to_owned()])
 }
@@ -153,7 +153,7 @@ pub(super) async fn l11_a_dead_head_frees_its_key(probe: &Probe<'_>) -> Check {
     probe.nack(message, Nack::dead_letter("rejected")).await?;
     let message = probe.take(&queue, &probe.short()).await?;
     ensure_same("the message after a dead one", body(&message), "2".to_owned())?;
-    // Its worker dies, and the limit kills it on the next read.
+    // Its worker dies, and the limit dead-letters it on the next read.
     drop(message.into_receipt());
     let message = probe.take(&queue, &probe.long().max_receive_count(1)).await?;
     ensure_same("the message after a poisonous one", body(&message), "3".to_owned())
@@ -185,14 +185,14 @@ pub(super) async fn l11_concurrent_workers_keep_the_order_of_every_key(probe: &P
         }
     }
     probe.send_all(&queue, messages).await?;
-    // For each key what was acknowledged last, and whether somebody is at it.
+    // For each key the last acknowledged number, and whether a message of it is leased.
     let keys: Mutex<HashMap<String, (i64, bool)>> = Mutex::new(HashMap::new());
     let done = Mutex::new(0);
     let mut workers = Vec::new();
     for _ in 0..3 {
         workers.push(probe.open().await?);
     }
-    let end = tokio::time::Instant::now() + PATIENCE * 4;
+    let end = tokio::time::Instant::now() + TIME_LIMIT * 4;
     try_join_all(workers.iter().map(|worker| async {
         let options = ReceiveOptions::batch(4).visibility(LONG).wait(probe.unit / 4);
         while *lock(&done) < KEYS * EACH {

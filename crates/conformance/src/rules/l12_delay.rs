@@ -55,8 +55,8 @@ pub(super) async fn l12_a_delayed_head_holds_its_key(probe: &Probe<'_>) -> Check
 
 pub(super) async fn l12_an_expired_message_is_dead_lettered_unread(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("expired").await?;
-    // The due time lies after the expiry, also when that is rounded up: whenever it is read, it is too late. Without
-    // delays nothing can be sent that is in time and certainly read too late.
+    // The due time is after the expiry, also when that is rounded up, so every read is too late. Without delays no
+    // message can be sent in time and certainly be read too late.
     let late = if probe.offers(postrider_core::Feature::Delay) {
         Message::new("late").expires_in(probe.unit / 4).delay(probe.unit * 3)
     } else {

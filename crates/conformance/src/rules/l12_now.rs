@@ -1,4 +1,4 @@
-//! L12: a delayed message is never received early, unless a person wants it delivered now.
+//! L12: a delayed message is never received early, unless an operator delivers it now.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) async fn l12_a_delayed_message_is_delivered_now(probe: &Probe<'_>) ->
     ensure_same("its deliveries after a failure", message.receive_count(), 2)?;
     ensure_same("its failures", message.envelope.attempts_count, 1)?;
     probe.ack(message).await?;
-    // What is due already stays so.
+    // A due message stays due.
     let due = probe.send(&queue, Message::new("due")).await?;
     probe.provider.deliver_now(&queue, due, soon()).await?;
     ensure_same("the message that was due", probe.take(&queue, &probe.long()).await?.id(), due)

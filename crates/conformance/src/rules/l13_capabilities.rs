@@ -9,9 +9,9 @@ use postrider_core::{
     QueueStats, ReceiveOptions, Settlement, Support,
 };
 
-use crate::probe::{Check, LONG, PATIENCE, Probe, ensure, ensure_same, soon, violation};
+use crate::probe::{Check, LONG, Probe, TIME_LIMIT, ensure, ensure_same, soon, violation};
 
-/// So often a call is made that a busy machine can spoil.
+/// Upper bound of attempts at a call that a busy machine can spoil.
 const TRIES: u32 = 10;
 
 fn ensure_refused<T: std::fmt::Debug>(feature: Feature, result: Result<T, MessagingError>) -> Check {
@@ -76,8 +76,8 @@ pub(super) async fn l13_a_refused_feature_fails_when_it_is_used(probe: &Probe<'_
 pub(super) async fn l13_a_wait_that_the_deadline_ends_finds_nothing(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("patience").await?;
     for is_long in [false, true] {
-        // On a busy machine the first look alone can take all the time there is, and then nobody knows. A provider that
-        // keeps the rule answers rightly once it is given enough time; one that breaks it never does.
+        // On a busy machine the first query alone can use up the deadline, which shows nothing. A correct provider passes
+        // once the time suffices; a broken one never does.
         let (mut wait, mut time, mut answer) = (LONG, probe.unit, Ok(Vec::new()));
         for tries in 1..=TRIES {
             time = probe.unit * tries;
@@ -141,8 +141,8 @@ pub(super) async fn l13_zeros_and_nonsense_are_refused(probe: &Probe<'_>) -> Che
     let forever = probe.nack(message.receipt().clone(), Nack::retry_after(Duration::MAX)).await;
     ensure(forever.is_err(), || "a retry that never comes was accepted".into())?;
     let unnamed = probe.nack(message.receipt().clone(), Nack::dead_letter("")).await;
-    ensure(unnamed.is_err(), || "a death without a reason was accepted".into())?;
-    // None of it touched the message or its lease.
+    ensure(unnamed.is_err(), || "a dead-lettering without a reason was accepted".into())?;
+    // The message and its lease are unchanged.
     ensure_same("the delivery", message.receive_count(), 1)?;
     probe.ack(message).await?;
     ensure_same("the dead letters", probe.dead_letters(&queue).await?.len(), 0)
@@ -151,7 +151,7 @@ pub(super) async fn l13_zeros_and_nonsense_are_refused(probe: &Probe<'_>) -> Che
 pub(super) async fn l13_a_missing_queue_reads_like_an_empty_one(probe: &Probe<'_>) -> Check {
     let missing = probe.unmade_queue("missing")?;
     let received = probe.provider.receive_messages(&missing, &probe.long(), soon()).await?;
-    ensure(received.is_empty(), || "a queue that does not exist handed something out".into())?;
+    ensure(received.is_empty(), || "a queue that does not exist delivered a message".into())?;
     ensure_same("the dead letters", probe.dead_letters(&missing).await?.len(), 0)?;
     let stats = probe.provider.queue_stats(&missing, soon()).await?;
     ensure_same("the ready messages", stats.ready.value().unwrap_or(0), 0)?;
@@ -168,7 +168,7 @@ pub(super) async fn l13_priority_is_served_first_and_none_is_starved(probe: &Pro
     let first = probe.take(&queue, &probe.long()).await?;
     ensure_same("the first message", first.id(), urgent)?;
     probe.ack(first).await?;
-    // The supply of urgent messages never ends; the low one must come all the same.
+    // Urgent messages keep coming; the low one must come too.
     for served in 0.. {
         ensure(served < 200, || "a low priority was still waiting after 200 urgent messages".into())?;
         probe.send(&queue, with(9)?).await?;
@@ -223,7 +223,7 @@ pub(super) async fn l13_peek_leases_nothing(probe: &Probe<'_>) -> Check {
     for peeked in seen {
         ensure_same("the state", peeked.state, LiveState::Pending)?;
     }
-    // Some brokers can only look by receiving and giving back: hidden for a moment, and counted.
+    // Some brokers can peek only by a receive and a return: the message is hidden for a moment and counted.
     let received = probe.take_all(&queue, 3, &probe.long()).await?;
     ensure_same(
         "what can be received",
@@ -261,10 +261,10 @@ pub(super) async fn l13_a_hint_follows_a_send(probe: &Probe<'_>) -> Check {
     let mut hints = probe.provider.subscribe(&queue, soon()).await?;
     let sender = probe.open().await?;
     sender.send_message(&queue, Message::new("one"), soon()).await?;
-    match tokio::time::timeout(PATIENCE, hints.next()).await {
+    match tokio::time::timeout(TIME_LIMIT, hints.next()).await {
         Ok(Some(())) => Ok(()),
         Ok(None) => violation("the stream of hints ended"),
-        Err(_) => violation(format!("no hint came within {PATIENCE:?} of a send")),
+        Err(_) => violation(format!("no hint came within {TIME_LIMIT:?} of a send")),
     }
 }
 
@@ -282,7 +282,7 @@ pub(super) async fn l13_stats_tell_what_the_queue_holds(probe: &Probe<'_>) -> Ch
     expected[0] = 2;
     let numbers = |stats: &QueueStats| [stats.ready, stats.in_flight, stats.delayed, stats.dead];
     let is_wrong = |seen: &Measured<u64>, expected: u64| seen.value().is_some_and(|seen| seen != expected);
-    // What is called exact must be right at once; what is approximate may take its time.
+    // Exact numbers must be right at once; approximate ones eventually.
     let first = probe.provider.queue_stats(&queue, soon()).await?;
     for (seen, expected) in numbers(&first).iter().zip(expected) {
         ensure(!(matches!(seen, Measured::Exact(_)) && is_wrong(seen, expected)), || {
@@ -308,7 +308,7 @@ pub(super) async fn l13_purge_and_queue_lists_tell_the_truth(probe: &Probe<'_>) 
     ensure_same("the number purged", probe.provider.purge(&queue, soon()).await?, 1)?;
     probe.nothing(&queue, "the queue was purged").await?;
     ensure_same("the dead letters after a purge of the queue", probe.dead_letters(&queue).await?.len(), 1)?;
-    // The leased message was left to its holder.
+    // The purge left the leased message.
     probe.ack(held).await?;
     let listed = probe.eventually(|| probe.provider.list_queues(soon()), |listed| listed.contains(&queue)).await?;
     ensure(!listed.contains(&unmade), || format!("'{unmade}' is listed and was never made"))?;
@@ -329,7 +329,7 @@ pub(super) async fn l13_settle_and_receive_does_both(probe: &Probe<'_>) -> Check
     let first = probe.send(&queues[0], Message::new("1")).await?;
     let message = probe.take(&queues[0], &probe.long()).await?;
     probe.send(&queues[1], Message::new("2")).await?;
-    let options = ReceiveOptions::batch(10).visibility(LONG).wait(PATIENCE);
+    let options = ReceiveOptions::batch(10).visibility(LONG).wait(TIME_LIMIT);
     let settlements = vec![Settlement::ack(message)];
     let both = probe.provider.settle_and_receive(settlements, &queues, &options, soon()).await?;
     for row in both.settled {
@@ -350,7 +350,7 @@ pub(super) async fn l13_an_emulation_names_its_cost(probe: &Probe<'_>) -> Check 
             Support::Emulated { cost } => cost,
             Support::Refused { why } => why,
         };
-        ensure(!said.trim().is_empty(), || format!("{feature} is {support:?} and says nothing about it"))?;
+        ensure(!said.trim().is_empty(), || format!("{feature} is {support:?} without a text"))?;
     }
     Ok(())
 }
@@ -360,17 +360,17 @@ pub(super) async fn l13_a_receive_brings_at_most_what_was_asked_for(probe: &Prob
     for queue in &queues {
         probe.send_bodies(queue, &["1", "2", "3", "4", "5"]).await?;
     }
-    let options = ReceiveOptions::batch(3).visibility(LONG).wait(PATIENCE);
+    let options = ReceiveOptions::batch(3).visibility(LONG).wait(TIME_LIMIT);
     let received = probe.provider.receive_messages(&queues[0], &options, soon()).await?;
-    ensure((1..=3).contains(&received.len()), || format!("a receive of at most 3 brought {}", received.len()))?;
+    ensure((1..=3).contains(&received.len()), || format!("a receive of at most 3 returned {}", received.len()))?;
     let both = probe.provider.settle_and_receive(Vec::new(), &queues, &options, soon()).await?.received?;
-    ensure((1..=3).contains(&both.len()), || format!("a receive of at most 3 from two queues brought {}", both.len()))
+    ensure((1..=3).contains(&both.len()), || format!("a receive of at most 3 from two queues returned {}", both.len()))
 }
 
 pub(super) async fn l13_a_wait_ends_with_the_first_message(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("first").await?;
     let sender = probe.open().await?;
-    let options = ReceiveOptions::batch(10).visibility(LONG).wait(PATIENCE * 2);
+    let options = ReceiveOptions::batch(10).visibility(LONG).wait(TIME_LIMIT * 2);
     let before = tokio::time::Instant::now();
     let receive = probe.provider.receive_messages(&queue, &options, Deadline::never());
     let send = async {
@@ -381,7 +381,7 @@ pub(super) async fn l13_a_wait_ends_with_the_first_message(probe: &Probe<'_>) ->
     sent?;
     ensure_same("the number received", received?.len(), 1)?;
     let waited = before.elapsed();
-    ensure(waited < PATIENCE, || format!("a receive went on waiting for {waited:?} although a message was there"))
+    ensure(waited < TIME_LIMIT, || format!("a receive went on waiting for {waited:?} although a message was there"))
 }
 
 pub(super) async fn l13_a_passed_deadline_does_nothing(probe: &Probe<'_>) -> Check {

@@ -12,18 +12,18 @@ use crate::probe::{Check, Probe, Stop, ensure, soon, violation};
 pub(super) async fn restart(probe: &Probe<'_>) -> Check {
     match probe.harness.restart() {
         Some(restart) => Ok(restart.await?),
-        None => Err(Stop::NotExercised("nobody can restart this server or cut its network".into())),
+        None => Err(Stop::NotExercised("this harness cannot restart the server or cut its network".into())),
     }
 }
 
-/// Whether a provider may answer so while it is connecting again.
+/// Whether a provider may return this error while it reconnects.
 fn is_passing(error: &MessagingError) -> bool {
     error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. })
 }
 
-/// Receives, over however many failures it takes to be connected again.
+/// Receives, repeated until the provider has reconnected.
 pub(super) async fn take_over_failures(probe: &Probe<'_>, queue: &QueueName) -> Result<QueuedMessage, Stop> {
-    let end = Instant::now() + probe.patience() * 3;
+    let end = Instant::now() + probe.time_limit() * 3;
     while Instant::now() < end {
         let options = probe.long().wait(Duration::from_secs(1));
         match probe.provider.receive_messages(queue, &options, soon()).await {
@@ -36,12 +36,12 @@ pub(super) async fn take_over_failures(probe: &Probe<'_>, queue: &QueueName) -> 
             Err(error) => return Err(error.into()),
         }
     }
-    violation("what had been accepted did not come back after the restart")
+    violation("accepted messages did not come back after the restart")
 }
 
-/// Acknowledges, over failures; what the last answer was that says something.
+/// Acknowledges, repeated until the provider has reconnected; returns the first conclusive answer.
 async fn ack_over_failures(probe: &Probe<'_>, receipt: &ReceiptHandle) -> Result<(), MessagingError> {
-    let end = Instant::now() + probe.patience() * 3;
+    let end = Instant::now() + probe.time_limit() * 3;
     loop {
         match probe.ack(receipt.clone()).await {
             Err(error) if is_passing(&error) && Instant::now() < end => tokio::time::sleep(probe.unit / 4).await,
@@ -82,7 +82,7 @@ pub(super) async fn l14_nothing_accepted_is_lost_over_a_restart(probe: &Probe<'_
         let id = message.id();
         ensure(accepted.contains(&id) || perhaps.contains(&id), || format!("message {id} was never sent"))?;
         missing.remove(&id);
-        // Acknowledged or not: it is there, and that is what counts. What comes again is asked for again.
+        // The message exists, whether the ack succeeds or not.
         match ack_over_failures(probe, &message.into_receipt()).await {
             Ok(()) | Err(MessagingError::VisibilityExpired { .. }) => {}
             Err(error) if is_passing(&error) => {}
@@ -95,13 +95,13 @@ pub(super) async fn l14_nothing_accepted_is_lost_over_a_restart(probe: &Probe<'_
 pub(super) async fn l14_a_lease_from_before_a_restart_is_never_another_messages(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("old_lease").await?;
     probe.send_bodies(&queue, &["a", "b"]).await?;
-    // Long enough to be valid over the restart, short enough that what was not settled comes back.
+    // Long enough to last over the restart, short enough for unsettled messages to come back.
     let options = probe.long().visibility(Duration::from_secs(5) + probe.unit * 10);
     let held: Vec<_> =
         probe.take_all(&queue, 2, &options).await?.into_iter().map(QueuedMessage::into_receipt).collect();
     restart(probe).await?;
-    // Whether the lease survived is the provider's affair. What must not happen is that it settles something else:
-    // after an ack that was accepted the other message, and only that, is still there.
+    // The lease may or may not survive, but it must not settle another message: after an accepted ack the other
+    // message, and only that, is still in the queue.
     let first = ack_over_failures(probe, &held[0]).await;
     let message = take_over_failures(probe, &queue).await?;
     let is_second = message.id() == held[1].message_id();
@@ -116,11 +116,11 @@ pub(super) async fn l14_a_lease_from_before_a_restart_is_never_another_messages(
 pub(super) async fn l14_a_waiting_receive_outlasts_a_restart(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("waits_on").await?;
     let sender = probe.open().await?;
-    // Begun before the restart; a provider may end it with an error, then it is begun again on the same connection.
+    // Begun before the restart. If the provider ends it with an error, it is begun again on the same connection.
     let waiting = take_over_failures(probe, &queue);
     let sending = async {
         restart(probe).await?;
-        // The same id each time: a send without an answer may have been carried out.
+        // With the same id each time: a send without an answer may have been carried out.
         let message = Message::new("after");
         loop {
             match sender.send_message(&queue, message.clone(), soon()).await {
@@ -130,7 +130,7 @@ pub(super) async fn l14_a_waiting_receive_outlasts_a_restart(probe: &Probe<'_>) 
             }
         }
     };
-    // Where nobody can restart the server, nothing is waited for.
+    // Skips the wait when the harness cannot restart the server.
     let (received, sent) = try_join(waiting, sending).await?;
     ensure(received.id() == sent, || "another message than the one sent after the restart came".into())
 }

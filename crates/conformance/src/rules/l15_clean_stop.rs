@@ -1,11 +1,11 @@
-//! L15, as far as a connection goes: close finishes what was begun, begins nothing new, and keeps nobody waiting.
+//! L15 for a connection: close finishes running calls, starts no new ones, and ends waits.
 
 use std::collections::HashSet;
 
 use futures_util::future::{join, join_all};
 use postrider_core::{Message, MessagingError, MessagingService, QueueAdmin, Settlement};
 
-use crate::probe::{Check, PATIENCE, Probe, Stop, ensure, ensure_same, soon, violation};
+use crate::probe::{Check, Probe, Stop, TIME_LIMIT, ensure, ensure_same, soon, violation};
 
 fn ensure_closed<T: std::fmt::Debug>(what: &str, result: Result<T, MessagingError>) -> Check {
     match result {
@@ -45,14 +45,14 @@ pub(super) async fn l15_close_finishes_what_was_begun_and_begins_nothing_new(pro
     ensure_closed("stats", worker.queue_stats(&queue, soon()).await)?;
     worker.close(soon()).await?;
 
-    // The store and everybody else's connections are as they were; what was leased comes back by itself.
+    // The store and other connections are unaffected; leased messages come back by themselves.
     accepted.insert(held.id());
     drop(held.into_receipt());
     let mut seen = HashSet::new();
     while !accepted.is_subset(&seen) {
         let message = probe.take(&queue, &probe.long()).await?;
         ensure(accepted.contains(&message.id()) || unknown.contains(&message.id()), || {
-            format!("message {} was refused and is there", message.id())
+            format!("message {} was refused but is in the queue", message.id())
         })?;
         seen.insert(message.id());
         probe.ack(message).await?;
@@ -63,10 +63,10 @@ pub(super) async fn l15_close_finishes_what_was_begun_and_begins_nothing_new(pro
 pub(super) async fn l15_close_ends_a_waiting_receive(probe: &Probe<'_>) -> Check {
     let queue = probe.queue("waiting").await?;
     let worker = probe.open().await?;
-    let options = probe.long().wait(PATIENCE * 3);
+    let options = probe.long().wait(TIME_LIMIT * 3);
     let wait = worker.receive_messages(&queue, &options, postrider_core::Deadline::never());
     let close = async {
-        // Lets the receive come to its wait; the outcome is the same if it has not.
+        // Lets the receive reach its wait; the outcome is the same if it has not.
         tokio::task::yield_now().await;
         worker.close(soon()).await
     };
@@ -74,7 +74,7 @@ pub(super) async fn l15_close_ends_a_waiting_receive(probe: &Probe<'_>) -> Check
     let (received, closed) = join(wait, close).await;
     closed?;
     let waited = before.elapsed();
-    ensure(waited < PATIENCE * 2, || format!("a waiting receive went on for {waited:?} after close"))?;
+    ensure(waited < TIME_LIMIT * 2, || format!("a waiting receive went on for {waited:?} after close"))?;
     match received {
         Ok(messages) => ensure_same("what the receive brought", messages.len(), 0),
         Err(MessagingError::Closed { .. }) => Ok(()),

@@ -1,4 +1,4 @@
-//! The tests, a file for each rule. A test's name begins with the number of its rule.
+//! The tests, one file per rule. A test's name begins with the number of its rule.
 
 mod l01_durable_send;
 mod l02_one_lease;
@@ -30,13 +30,13 @@ use crate::probe::{Check, Probe};
 pub(crate) struct Test {
     pub(crate) rule: Rule,
     pub(crate) name: &'static str,
-    /// Without these the test cannot be run: it counts as refused.
+    /// Features that the test needs: without them it counts as refused.
     pub(crate) needs: &'static [Feature],
     pub(crate) run: for<'p> fn(&'p Probe<'p>) -> BoxFuture<'p, Check>,
 }
 
 impl Test {
-    /// Whether it takes the server away while it runs.
+    /// Whether it restarts the server or cuts the network while it runs.
     pub(crate) fn is_disruptive(&self) -> bool {
         self.needs.contains(&Feature::Recovery)
     }

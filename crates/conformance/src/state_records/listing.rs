@@ -6,21 +6,21 @@ use futures_util::future::try_join;
 use postrider_core::state_records::MAX_RECORDS_LISTED;
 use postrider_core::{RecordOrder, RecordQuery, StateRecords};
 
-use super::{Bench, StateRecordsHarness, key, keys, listed, made, replace, replaced};
+use super::{Fixture, StateRecordsHarness, key, keys, listed, made, replace, replaced};
 use crate::probe::{Check, ensure, ensure_same, soon, violation};
 
 pub(super) async fn a_listing_is_in_the_order_of_creation_either_way<H: StateRecordsHarness>(
-    bench: &Bench<'_, H>,
+    fixture: &Fixture<'_, H>,
 ) -> Check {
-    let (store, other, kind) = (bench.open().await?, bench.open().await?, bench.kind("listed")?);
-    // Neither the order of their keys nor, where a clock stands still, that of their times.
+    let (store, other, kind) = (fixture.open().await?, fixture.open().await?, fixture.kind("listed")?);
+    // The keys are not in this order, nor, under a stopped clock, the times.
     let names: Vec<String> = (0..25).map(|number| format!("{:02}", number * 7 % 25)).collect();
     let mut records = Vec::new();
     for (number, name) in names.iter().enumerate() {
         let store = if number % 2 == 0 { &store } else { &other };
         records.push(made(store, &kind, &key(name)?, "v", None).await?);
     }
-    // A change moves nothing.
+    // A change keeps the order.
     records[3] = replaced(&store, &records[3], "changed", None).await?;
     let mut backwards = records.clone();
     backwards.reverse();
@@ -32,13 +32,13 @@ pub(super) async fn a_listing_is_in_the_order_of_creation_either_way<H: StateRec
             ensure_same("the number of pages", seen.1, pages)?;
         }
     }
-    ensure_same("the empty listing", listed(&store, &bench.kind("none")?, 1, RecordOrder::OldestFirst).await?.1, 1)
+    ensure_same("the empty listing", listed(&store, &fixture.kind("none")?, 1, RecordOrder::OldestFirst).await?.1, 1)
 }
 
 pub(super) async fn a_listing_under_writes_shows_each_record_once<H: StateRecordsHarness>(
-    bench: &Bench<'_, H>,
+    fixture: &Fixture<'_, H>,
 ) -> Check {
-    let (store, other, kind) = (bench.open().await?, bench.open().await?, bench.kind("moving")?);
+    let (store, other, kind) = (fixture.open().await?, fixture.open().await?, fixture.kind("moving")?);
     for order in [RecordOrder::OldestFirst, RecordOrder::NewestFirst] {
         let (mut steady, mut removed) = (Vec::new(), Vec::new());
         for number in 0..60 {
@@ -51,12 +51,12 @@ pub(super) async fn a_listing_under_writes_shows_each_record_once<H: StateRecord
             steady.reverse();
             removed.reverse();
         }
-        // One removal, one change and two new ones beside each page, from the side that is read already.
+        // For each page one removal, one change and two new records, on the side that was read already.
         let writes = async {
             for (number, record) in removed.iter().enumerate() {
                 other.remove(&kind, &record.key, soon()).await?;
                 let unchanged = replace(&other, &steady[number], "changed", None).await?;
-                ensure(unchanged.is_some(), || "a record that nobody else changes was changed".into())?;
+                ensure(unchanged.is_some(), || "a record was changed by another writer".into())?;
                 for half in 0..2 {
                     let key = key(format!("{order:?} new {number}.{half}"))?;
                     made(&other, &kind, &key, "v", None).await?;
@@ -70,7 +70,7 @@ pub(super) async fn a_listing_under_writes_shows_each_record_once<H: StateRecord
             for _ in 0..1000 {
                 let page = store.list(&kind, &query, soon()).await?;
                 seen.extend(page.records.iter().map(|record| record.key.to_string()));
-                // Whatever the writes are at: between two pages one goes of those that were read.
+                // Between two pages one of the read records is removed.
                 if let Some(read) = page.records.iter().find(|record| record.key.as_str().contains("removed")) {
                     other.remove(&kind, &read.key, soon()).await?;
                 }

@@ -1,7 +1,7 @@
-//! The suite that judges every store of small records.
+//! The suite for stores of state records.
 //!
-//! As with providers, a store is seen only from outside. Each test has a name and kinds of its own; stores that break one
-//! rule each, in the tests of the embedded one, show that each can fail.
+//! As with providers, a store is tested only from outside. Each test has its own name and kinds; stores that break one
+//! rule each, in the tests of the SQLite store, show that each test can fail.
 
 mod listing;
 
@@ -22,15 +22,15 @@ use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
 use crate::records_finding::RecordsFinding;
 use listing::{a_listing_is_in_the_order_of_creation_either_way, a_listing_under_writes_shows_each_record_once};
 
-/// How the suite reaches a store of records, and lets its time pass.
+/// How the suite reaches a store of records and advances its clock.
 pub trait StateRecordsHarness: Send + Sync {
     /// The store under test.
     type Store: StateRecords;
 
-    /// Opens one more connection to the same store: another process.
+    /// Opens a further connection to the same store: another process.
     fn open(&self) -> impl Future<Output = Result<Self::Store, MessagingError>> + Send;
 
-    /// Lets that much time pass by the store's clock.
+    /// Lets `time` pass on the store's clock.
     fn elapse(&self, time: Duration) -> impl Future<Output = ()> + Send;
 }
 
@@ -41,33 +41,33 @@ const INSTANT: Duration = Duration::from_millis(1);
 pub async fn exercise_state_records<H: StateRecordsHarness>(harness: &H) -> Vec<RecordsFinding> {
     macro_rules! run {
         ($($test:ident,)*) => {
-            vec![$(RecordsFinding::of(stringify!($test), $test(&Bench { harness, run: Uuid::new_v4() }).await),)*]
+            vec![$(RecordsFinding::of(stringify!($test), $test(&Fixture { harness, run: Uuid::new_v4() }).await),)*]
         };
     }
     run![
         a_record_is_read_as_it_was_put,
         a_key_that_is_taken_shows_its_record,
         concurrent_puts_of_one_key_make_one_record,
-        a_replacement_needs_the_version_that_is_there,
+        a_replacement_needs_the_current_version,
         concurrent_replacements_of_one_version_yield_one,
-        a_version_is_never_given_again,
+        a_version_is_never_reused,
         an_expired_record_is_absent,
-        a_replacement_sets_the_end_anew,
+        a_replacement_sets_a_new_end,
         a_listing_is_in_the_order_of_creation_either_way,
         a_listing_under_writes_shows_each_record_once,
         kinds_do_not_touch_each_other,
-        expired_records_are_forgotten_and_no_others,
-        what_cannot_be_meant_is_refused,
+        only_expired_records_are_forgotten,
+        invalid_arguments_are_refused,
     ]
 }
 
-struct Bench<'h, H> {
+struct Fixture<'h, H> {
     harness: &'h H,
     run: Uuid,
 }
 
-impl<H: StateRecordsHarness> Bench<'_, H> {
-    /// A kind of this test's own.
+impl<H: StateRecordsHarness> Fixture<'_, H> {
+    /// A kind of this test.
     fn kind(&self, name: &str) -> Result<RecordKind, Stop> {
         let own: String = self.run.as_bytes().iter().take(12).map(|byte| char::from(b'a' + byte % 26)).collect();
         Ok(RecordKind::new(format!("{own}_{name}"))?)
@@ -113,11 +113,11 @@ async fn replaced<S: StateRecords>(
 ) -> Result<StateRecord, Stop> {
     match replace(store, record, value, lifetime).await? {
         Some(record) => Ok(record),
-        None => violation(format!("a record that has its version was not replaced: {record:?}")),
+        None => violation(format!("a record was not replaced although the version matched: {record:?}")),
     }
 }
 
-/// Every record of a kind, and how many pages they came in.
+/// Every record of a kind, and the number of pages.
 async fn listed<S: StateRecords>(
     store: &S,
     kind: &RecordKind,
@@ -135,7 +135,7 @@ async fn listed<S: StateRecords>(
             Some(next) => query.after = Some(next),
             None => return Ok((records, pages)),
         }
-        ensure(pages < 10_000, || "the listing has no end".into())?;
+        ensure(pages < 10_000, || "the listing does not end".into())?;
     }
 }
 
@@ -143,15 +143,15 @@ fn keys(records: &[StateRecord]) -> Vec<&str> {
     records.iter().map(|record| record.key.as_str()).collect()
 }
 
-async fn a_record_is_read_as_it_was_put<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, kind) = (bench.open().await?, bench.open().await?, bench.kind("kept")?);
+async fn a_record_is_read_as_it_was_put<H: StateRecordsHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, kind) = (fixture.open().await?, fixture.open().await?, fixture.kind("kept")?);
     let values = [Bytes::new(), Bytes::from_static(b"\0\xff bytes"), Bytes::from(vec![7; MAX_RECORD_BYTES])];
     let names = ["sha256:7f", "with spaces, ' quotes % and \u{e9}\u{4e16}", &"k".repeat(512)].map(key);
     let mut last = 0;
     for (value, key) in values.into_iter().zip(names) {
         let key = key?;
         let Put::Made(record) = store.put_new(&kind, &key, value.clone(), Some(LIFETIME), soon()).await? else {
-            return violation("a key that nobody has put is taken");
+            return violation("a new key is taken");
         };
         ensure(record.value == value, || format!("{} bytes became {record:?}", value.len()))?;
         ensure_same("what was put", (&record.kind, &record.key), (&kind, &key))?;
@@ -161,11 +161,11 @@ async fn a_record_is_read_as_it_was_put<H: StateRecordsHarness>(bench: &Bench<'_
         last = record.version;
         ensure_same("what another reads", other.get(&kind, &key, soon()).await?, Some(record))?;
     }
-    ensure_same("a record that nobody put", other.get(&kind, &key("another")?, soon()).await?, None)
+    ensure_same("an unknown record", other.get(&kind, &key("another")?, soon()).await?, None)
 }
 
-async fn a_key_that_is_taken_shows_its_record<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, kind, key) = (bench.open().await?, bench.open().await?, bench.kind("taken")?, key("k")?);
+async fn a_key_that_is_taken_shows_its_record<H: StateRecordsHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, kind, key) = (fixture.open().await?, fixture.open().await?, fixture.kind("taken")?, key("k")?);
     let first = made(&store, &kind, &key, "first", None).await?;
     ensure_same("the end of what never ends", first.expires_at, None)?;
     let second = other.put_new(&kind, &key, Bytes::from_static(b"second"), Some(LIFETIME), soon()).await?;
@@ -177,15 +177,15 @@ async fn a_key_that_is_taken_shows_its_record<H: StateRecordsHarness>(bench: &Be
     made(&store, &kind, &key, "third", None).await.map(drop)
 }
 
-async fn concurrent_puts_of_one_key_make_one_record<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
-    let stores = [bench.open().await?, bench.open().await?, bench.open().await?];
-    let kind = bench.kind("race")?;
+async fn concurrent_puts_of_one_key_make_one_record<H: StateRecordsHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let stores = [fixture.open().await?, fixture.open().await?, fixture.open().await?];
+    let kind = fixture.kind("race")?;
     for round in 0..20 {
         let key = key(round)?;
-        // Half of the rounds go for the place of one that has expired.
+        // Half of the rounds replace an expired record.
         if round % 2 == 1 {
             made(&stores[0], &kind, &key, "expired", Some(INSTANT)).await?;
-            bench.harness.elapse(INSTANT * 2).await;
+            fixture.harness.elapse(INSTANT * 2).await;
         }
         let puts = join_all((0..12u8).map(|number| {
             let value = Bytes::copy_from_slice(&[number]);
@@ -198,15 +198,16 @@ async fn concurrent_puts_of_one_key_make_one_record<H: StateRecordsHarness>(benc
             Put::Made(record) | Put::Taken(record) => record,
         };
         let seen: Vec<_> = puts.iter().cloned().map(record).collect();
-        ensure(seen.windows(2).all(|pair| pair[0] == pair[1]), || format!("not all are shown one record: {puts:?}"))?;
+        ensure(seen.windows(2).all(|pair| pair[0] == pair[1]), || format!("not all callers see one record: {puts:?}"))?;
     }
     Ok(())
 }
 
-async fn a_replacement_needs_the_version_that_is_there<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, kind, key) = (bench.open().await?, bench.open().await?, bench.kind("replaced")?, key("k")?);
+async fn a_replacement_needs_the_current_version<H: StateRecordsHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, kind, key) =
+        (fixture.open().await?, fixture.open().await?, fixture.kind("replaced")?, key("k")?);
     let first = made(&store, &kind, &key, "first", None).await?;
-    bench.harness.elapse(LIFETIME).await;
+    fixture.harness.elapse(LIFETIME).await;
     let second = replaced(&other, &first, "second", None).await?;
     ensure_same("the value of a replacement", &second.value[..], b"second")?;
     ensure(second.version > first.version, || format!("version {} became {}", first.version, second.version))?;
@@ -220,9 +221,9 @@ async fn a_replacement_needs_the_version_that_is_there<H: StateRecordsHarness>(b
     ensure_same("the removed record", store.get(&kind, &key, soon()).await?, None)
 }
 
-async fn concurrent_replacements_of_one_version_yield_one<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
-    let stores = [bench.open().await?, bench.open().await?, bench.open().await?];
-    let (kind, key) = (bench.kind("contended")?, key("k")?);
+async fn concurrent_replacements_of_one_version_yield_one<H: StateRecordsHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let stores = [fixture.open().await?, fixture.open().await?, fixture.open().await?];
+    let (kind, key) = (fixture.kind("contended")?, key("k")?);
     let mut record = made(&stores[0], &kind, &key, "", None).await?;
     for _ in 0..20 {
         let replacements = join_all((0..12u8).map(|number| {
@@ -238,20 +239,20 @@ async fn concurrent_replacements_of_one_version_yield_one<H: StateRecordsHarness
     Ok(())
 }
 
-async fn a_version_is_never_given_again<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, kind, key) = (bench.open().await?, bench.kind("reborn")?, key("k")?);
+async fn a_version_is_never_reused<H: StateRecordsHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, kind, key) = (fixture.open().await?, fixture.kind("reborn")?, key("k")?);
     let mut before = Vec::new();
     for round in 0..4 {
         let lifetime = (round % 2 == 0).then_some(LIFETIME);
         let record = made(&store, &kind, &key, "a", lifetime).await?;
         for old in &before {
-            ensure_same("a replacement of one that is gone", replace(&store, old, "late", None).await?, None)?;
+            ensure_same("a replacement of a removed record", replace(&store, old, "late", None).await?, None)?;
         }
         ensure_same("the record afterwards", store.get(&kind, &key, soon()).await?, Some(record.clone()))?;
         let changed = replaced(&store, &record, "b", lifetime).await?;
         before.extend([record, changed]);
         if lifetime.is_some() {
-            bench.harness.elapse(LIFETIME + INSTANT).await;
+            fixture.harness.elapse(LIFETIME + INSTANT).await;
         } else {
             ensure_same("a removal", store.remove(&kind, &key, soon()).await?, true)?;
         }
@@ -260,12 +261,12 @@ async fn a_version_is_never_given_again<H: StateRecordsHarness>(bench: &Bench<'_
     ensure_same("the number of versions of eight changes", versions.len(), before.len())
 }
 
-async fn an_expired_record_is_absent<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, kind, key) = (bench.open().await?, bench.open().await?, bench.kind("expired")?, key("k")?);
+async fn an_expired_record_is_absent<H: StateRecordsHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, kind, key) = (fixture.open().await?, fixture.open().await?, fixture.kind("expired")?, key("k")?);
     let first = made(&store, &kind, &key, "first", Some(LIFETIME)).await?;
-    bench.harness.elapse(LIFETIME / 2).await;
+    fixture.harness.elapse(LIFETIME / 2).await;
     ensure_same("a record in its lifetime", other.get(&kind, &key, soon()).await?, Some(first.clone()))?;
-    bench.harness.elapse(LIFETIME / 2 + INSTANT).await;
+    fixture.harness.elapse(LIFETIME / 2 + INSTANT).await;
     ensure_same("an expired record", other.get(&kind, &key, soon()).await?, None)?;
     for order in [RecordOrder::OldestFirst, RecordOrder::NewestFirst] {
         ensure_same("a listing of what has expired", listed(&other, &kind, 10, order).await?.0, Vec::new())?;
@@ -278,27 +279,27 @@ async fn an_expired_record_is_absent<H: StateRecordsHarness>(bench: &Bench<'_, H
     ensure_same("the record afterwards", store.get(&kind, &key, soon()).await?, Some(second))
 }
 
-async fn a_replacement_sets_the_end_anew<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, kind) = (bench.open().await?, bench.kind("renewed")?);
+async fn a_replacement_sets_a_new_end<H: StateRecordsHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, kind) = (fixture.open().await?, fixture.kind("renewed")?);
     let (renewed, endless, ended) = (key("renewed")?, key("endless")?, key("ended")?);
     let first = made(&store, &kind, &renewed, "a", Some(LIFETIME)).await?;
     let second = made(&store, &kind, &endless, "b", Some(LIFETIME)).await?;
     let third = made(&store, &kind, &ended, "c", None).await?;
-    bench.harness.elapse(LIFETIME / 2).await;
+    fixture.harness.elapse(LIFETIME / 2).await;
     replaced(&store, &first, "a", Some(LIFETIME)).await?;
     ensure_same("the end of what never ends", replaced(&store, &second, "b", None).await?.expires_at, None)?;
     replaced(&store, &third, "c", Some(LIFETIME / 4)).await?;
-    bench.harness.elapse(LIFETIME * 3 / 4).await;
+    fixture.harness.elapse(LIFETIME * 3 / 4).await;
     let left = listed(&store, &kind, 10, RecordOrder::OldestFirst).await?.0;
     ensure_same("what is left", keys(&left), vec!["renewed", "endless"])?;
-    bench.harness.elapse(LIFETIME / 4 + INSTANT).await;
+    fixture.harness.elapse(LIFETIME / 4 + INSTANT).await;
     let left = listed(&store, &kind, 10, RecordOrder::OldestFirst).await?.0;
-    ensure_same("what is left for ever", keys(&left), vec!["endless"])
+    ensure_same("the records without an end", keys(&left), vec!["endless"])
 }
 
-async fn kinds_do_not_touch_each_other<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, key) = (bench.open().await?, key("k")?);
-    let (kind, other) = (bench.kind("one")?, bench.kind("two")?);
+async fn kinds_do_not_touch_each_other<H: StateRecordsHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, key) = (fixture.open().await?, key("k")?);
+    let (kind, other) = (fixture.kind("one")?, fixture.kind("two")?);
     let first = made(&store, &kind, &key, "first", None).await?;
     let second = made(&store, &other, &key, "second", None).await?;
     let misplaced = store.replace(&other, &key, first.version, Bytes::new(), None, soon()).await?;
@@ -313,9 +314,9 @@ async fn kinds_do_not_touch_each_other<H: StateRecordsHarness>(bench: &Bench<'_,
     ensure_same("the other kind's record", store.get(&other, &key, soon()).await?, Some(second))
 }
 
-async fn expired_records_are_forgotten_and_no_others<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, kind, other) = (bench.open().await?, bench.kind("old")?, bench.kind("older")?);
-    // What other tests have left is gone before.
+async fn only_expired_records_are_forgotten<H: StateRecordsHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, kind, other) = (fixture.open().await?, fixture.kind("old")?, fixture.kind("older")?);
+    // Removes the records of other tests first.
     store.forget_expired(soon()).await?;
     for number in 0..2500 {
         made(&store, &kind, &key(number)?, "v", Some(LIFETIME)).await?;
@@ -323,9 +324,9 @@ async fn expired_records_are_forgotten_and_no_others<H: StateRecordsHarness>(ben
     made(&store, &other, &key("k")?, "v", Some(LIFETIME)).await?;
     let endless = made(&store, &other, &key("endless")?, "v", None).await?;
     ensure_same("the number of forgotten records before their end", store.forget_expired(soon()).await?, 0)?;
-    bench.harness.elapse(LIFETIME + INSTANT).await;
+    fixture.harness.elapse(LIFETIME + INSTANT).await;
     let young = made(&store, &kind, &key("young")?, "v", Some(LIFETIME)).await?;
-    // One that was expired and is there again.
+    // A record that had expired and was put again.
     let again = made(&store, &kind, &key(7)?, "v", Some(LIFETIME)).await?;
     ensure_same("the number of forgotten records", store.forget_expired(soon()).await?, 2500)?;
     ensure_same("what is left to forget", store.forget_expired(soon()).await?, 0)?;
@@ -334,11 +335,11 @@ async fn expired_records_are_forgotten_and_no_others<H: StateRecordsHarness>(ben
     ensure_same("what never ends", store.get(&other, &endless.key, soon()).await?, Some(endless))
 }
 
-async fn what_cannot_be_meant_is_refused<H: StateRecordsHarness>(bench: &Bench<'_, H>) -> Check {
+async fn invalid_arguments_are_refused<H: StateRecordsHarness>(fixture: &Fixture<'_, H>) -> Check {
     fn ensure_refused<T: fmt::Debug>(what: &str, answer: Result<T, MessagingError>) -> Check {
         ensure(matches!(answer, Err(MessagingError::InvalidInput { .. })), || format!("{what}: {answer:?}"))
     }
-    let (store, kind, key) = (bench.open().await?, bench.kind("refused")?, key("k")?);
+    let (store, kind, key) = (fixture.open().await?, fixture.kind("refused")?, key("k")?);
     let large = Bytes::from(vec![0; MAX_RECORD_BYTES + 1]);
     ensure_refused("a large value", store.put_new(&kind, &key, large.clone(), None, soon()).await)?;
     for lifetime in [Duration::ZERO, Duration::MAX] {

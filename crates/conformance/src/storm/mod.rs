@@ -1,7 +1,7 @@
-//! Many workers at once, doing everything that workers do and much that they should not, under a recorder.
+//! Many concurrent recorded workers that make every call, also with ended leases.
 //!
-//! Every choice is made by chance from one seed. On a store in memory and under paused time a seed repeats the whole
-//! storm; on a real server it repeats what each worker tries.
+//! Every random choice comes from one seed. On a store in memory and under paused time a seed repeats the whole storm;
+//! on a real server it repeats the choices of each worker.
 
 mod worker;
 
@@ -11,23 +11,23 @@ use futures_util::future::LocalBoxFuture;
 use postrider_core::{MessagingError, MessagingService, QueueAdmin, QueueName};
 use tokio::task::JoinSet;
 
-use crate::checker::{CheckOptions, Verdict, Way, check};
+use crate::checker::{CheckOptions, Network, Verdict, check};
 use crate::exercise::Settings;
 use crate::harness::{AnyHarness, Harness};
 use crate::history::History;
 use crate::law::{Outcome, Rule, TestReport};
 use crate::probe::soon;
 use crate::recorded::Recorded;
-use worker::{Plan, Weather, drain, receive_and_settle, send};
+use worker::{Plan, drain, receive_and_settle, send};
 
-/// How large a storm is.
+/// The size of a storm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StormSettings {
-    /// How many messages are sent; 0 leaves the storm out.
+    /// The number of messages; 0 leaves the storm out.
     pub messages: usize,
-    /// How many workers send.
+    /// The number of sending workers.
     pub senders: usize,
-    /// How many workers receive.
+    /// The number of receiving workers.
     pub receivers: usize,
 }
 
@@ -37,16 +37,16 @@ impl Default for StormSettings {
     }
 }
 
-/// What a storm came to.
+/// The result of a storm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StormReport {
-    /// The seed by which it can be repeated.
+    /// The seed that repeats it.
     pub seed: u64,
-    /// What the checker says of its history.
+    /// The checker's verdict on its history.
     pub verdict: Verdict,
 }
 
-/// What the checker's findings are reported as, by the rule that they break.
+/// The tests that report the checker's findings, by rule.
 const TESTS: &[(Rule, &str)] = &[
     (Rule::L1, "l1_storm_loses_and_doubles_nothing"),
     (Rule::L2, "l2_storm_holds_one_lease_at_a_time"),
@@ -72,15 +72,15 @@ pub(crate) async fn run(
     let outcome = if settings.storm.messages == 0 {
         Err(Outcome::NotExercised("the storm was left out".into()))
     } else {
-        run_storm(harness, settings, Weather::Calm, Box::pin(pending()))
+        run_storm(harness, settings, Network::Intact, Box::pin(pending()))
             .await
             .map_err(|error| Outcome::Broken(format!("the storm was cut short: {error}")))
     };
     let of = |rule: Rule| match &outcome {
         Err(outcome) => outcome.clone(),
         Ok(report) => {
-            // A finding for a rule that the storm does not answer for would be lost; it is told with the first.
-            let is_told_here = |number| {
+            // A finding for a rule without a storm test is reported by the first test.
+            let is_reported_here = |number| {
                 let named = tests.iter().any(|(rule, _)| rule.number() == number);
                 number == rule.number() || (!named && Some(rule) == tests.first().map(|(rule, _)| *rule))
             };
@@ -91,7 +91,7 @@ pub(crate) async fn run(
                     "{stuck} messages are in the queue and can no longer be received; repeat it with seed {seed}"
                 ));
             }
-            let mut found = report.verdict.findings.iter().filter(|finding| is_told_here(finding.rule));
+            let mut found = report.verdict.findings.iter().filter(|finding| is_reported_here(finding.rule));
             match found.next() {
                 None => Outcome::Holds,
                 Some(first) => Outcome::Broken(format!(
@@ -107,35 +107,35 @@ pub(crate) async fn run(
 
 /// Runs a storm on the store and checks its history.
 pub async fn storm<H: Harness>(harness: &H, settings: &Settings) -> Result<StormReport, MessagingError> {
-    run_storm(harness, settings, Weather::Calm, Box::pin(pending())).await
+    run_storm(harness, settings, Network::Intact, Box::pin(pending())).await
 }
 
-/// Runs a storm on a store that `faults` befall meanwhile, and checks its history: connections are cut, answers lost,
-/// the server is taken away. Every worker keeps the connection that it opened before, and must come to its end with it.
+/// Runs a storm while `faults` cut connections, lose answers or stop the server, and checks its history. Every worker
+/// keeps its first connection and must finish with it.
 ///
-/// `faults` may go on for ever: it is dropped when the workers are done, and must leave no fault behind then
+/// `faults` may run forever: it is dropped when the workers are done, and its drop must end every fault
 /// ([`restored_at_end`](crate::proxy::FaultProxy::restored_at_end)).
 pub async fn storm_under_faults<H: Harness>(
     harness: &H,
     settings: &Settings,
     faults: impl Future<Output = ()>,
 ) -> Result<StormReport, MessagingError> {
-    run_storm(harness, settings, Weather::Faults, Box::pin(faults)).await
+    run_storm(harness, settings, Network::Faulty, Box::pin(faults)).await
 }
 
 fn run_storm<'a>(
     harness: &'a dyn AnyHarness,
     settings: &'a Settings,
-    weather: Weather,
+    network: Network,
     faults: LocalBoxFuture<'a, ()>,
 ) -> LocalBoxFuture<'a, Result<StormReport, MessagingError>> {
-    Box::pin(run_in(harness, settings, weather, faults))
+    Box::pin(run_in(harness, settings, network, faults))
 }
 
 async fn run_in(
     harness: &dyn AnyHarness,
     settings: &Settings,
-    weather: Weather,
+    network: Network,
     faults: LocalBoxFuture<'_, ()>,
 ) -> Result<StormReport, MessagingError> {
     let history = History::new();
@@ -143,7 +143,7 @@ async fn run_in(
     let first = harness.open().await?;
     first.ensure_queue(&queue, soon()).await?;
     let capabilities = first.capabilities().clone();
-    let plan = Plan::new(settings, weather, queue.clone(), capabilities.clone());
+    let plan = Plan::new(settings, network, queue.clone(), capabilities.clone());
 
     let mut workers = JoinSet::new();
     let StormSettings { messages, senders, receivers } = settings.storm;
@@ -170,17 +170,13 @@ async fn run_in(
         Some(ended) => ended?,
         None => working.await?,
     }
-    // The first connection, which has seen all that happened, and not a fresh one.
+    // The first connection, which went through all the faults, instead of a new one.
     let recorded = Recorded::new(first, history.clone(), number);
     drain(&recorded, &plan).await?;
     recorded.record_final(std::slice::from_ref(&queue), soon()).await?;
     recorded.provider().delete_queue(&queue, soon()).await?;
     recorded.provider().close(soon()).await?;
-    let way = match weather {
-        Weather::Calm => Way::Clear,
-        Weather::Faults => Way::Faulty,
-    };
-    let mut options = CheckOptions::for_provider(&capabilities, way);
+    let mut options = CheckOptions::for_provider(&capabilities, network);
     options.tolerance += history.lead();
     let verdict = check(&history.events(), &options);
     Ok(StormReport { seed: settings.seed, verdict })

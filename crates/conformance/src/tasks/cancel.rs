@@ -1,11 +1,11 @@
-//! Tasks that are called off.
+//! Cancellation of tasks.
 
 use std::time::Duration;
 
 use postrider_core::task::{AttemptOutcome, DeadReason, TaskId, TaskStanding, TaskState, TaskStore};
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, MINUTE};
+use super::fixture::{Fixture, HOUR, MINUTE};
 use super::messages::enqueue_all;
 use super::steps::{
     Between, cancel, claim_id, dead, end, ensure_conflict, ensure_none, ensure_not_found, ensure_state, finish,
@@ -13,8 +13,10 @@ use super::steps::{
 };
 use crate::probe::{Check, ensure, ensure_same, soon};
 
-pub(super) async fn a_task_can_be_canceled_in_every_state_but_its_last<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("live")?);
+pub(super) async fn a_task_can_be_canceled_in_every_state_but_its_last<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
+) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("live")?);
     let due = make_plain(&store, &task_type).await?;
     let later = make(&store, plain(&task_type).scheduled_in(HOUR)).await?;
     let failed = make_plain(&store, &task_type).await?;
@@ -32,19 +34,19 @@ pub(super) async fn a_task_can_be_canceled_in_every_state_but_its_last<H: TaskHa
         ensure_same("the state", seen.state, TaskState::Canceled)?;
         canceling.ensure(&store, "finished_at", seen.finished_at, Duration::ZERO).await?;
         ensure_same("the lease", seen.lease_expires_at, None)?;
-        ensure_same("the reason of a death", seen.dead_reason, None)?;
+        ensure_same("the dead reason", seen.dead_reason, None)?;
     }
-    bench.elapse(HOUR * 2).await;
+    fixture.elapse(HOUR * 2).await;
     ensure_none(&store, &task_type, "all were canceled").await?;
 
-    let queued = bench.open_with(bench.here()).await?;
+    let queued = fixture.open_with(fixture.here()).await?;
     let sent = make_plain(&queued, &task_type).await?;
     enqueue_all(&queued).await?;
     ensure_same("the state that was left", cancel(&queued, sent).await??, TaskState::Enqueued)
 }
 
-pub(super) async fn the_worker_of_a_canceled_task_has_lost_it<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, task_type) = (bench.open().await?, bench.open().await?, bench.task_type("running")?);
+pub(super) async fn the_worker_of_a_canceled_task_has_lost_it<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, task_type) = (fixture.open().await?, fixture.open().await?, fixture.task_type("running")?);
     let id = make_plain(&store, &task_type).await?;
     let lease = claim_id(&store, id).await?.lease;
     ensure_same("the state that was left", cancel(&other, id).await??, TaskState::Processing)?;
@@ -60,8 +62,8 @@ pub(super) async fn the_worker_of_a_canceled_task_has_lost_it<H: TaskHarness>(be
     ensure_same("the history", seen, vec![(1, AttemptOutcome::Canceled, true)])
 }
 
-pub(super) async fn a_task_that_has_ended_is_not_canceled<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("ended")?);
+pub(super) async fn a_task_that_has_ended_is_not_canceled<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("ended")?);
     let done = make_plain(&store, &task_type).await?;
     end(&store, claim_id(&store, done).await?.lease, succeeded()).await?;
     let died = make_plain(&store, &task_type).await?;

@@ -1,4 +1,4 @@
-//! Who gets which task.
+//! Claims of tasks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use postrider_core::task::{
 use postrider_core::{Priority, RetryStrategy};
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, LEASE, MINUTE};
+use super::fixture::{Fixture, HOUR, LEASE, MINUTE};
 use super::steps::{
     Between, asking, claim, claim_one, claim_this, end, ensure_left, ensure_none, ensure_refused, ensure_state, info,
     make, make_all, make_plain, only, plain, retry, sorted, succeeded,
 };
 use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
 
-pub(super) async fn a_claim_tells_a_worker_all_that_it_needs<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("told")?);
+pub(super) async fn a_claim_returns_all_that_a_worker_needs<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("told")?);
     let strategy = RetryStrategy::constant(Duration::from_secs(5)).with_max_attempts(4);
     let task = NewTask::of(task_type.clone(), "{}")
         .priority(Priority::new(3)?)
@@ -51,7 +51,7 @@ pub(super) async fn a_claim_tells_a_worker_all_that_it_needs<H: TaskHarness>(ben
     ensure_left("the time until the deadline", claimed.time_left, HOUR)?;
 
     end(&store, claimed.lease, retry(Duration::ZERO)).await?;
-    bench.elapse(MINUTE).await;
+    fixture.elapse(MINUTE).await;
     let again = claim_this(&store, &task_type, id).await?;
     ensure(again.since_first_attempt >= MINUTE, || {
         format!("the first attempt began {:?} ago, not a minute or more", again.since_first_attempt)
@@ -60,8 +60,8 @@ pub(super) async fn a_claim_tells_a_worker_all_that_it_needs<H: TaskHarness>(ben
     ensure(again.lease.token != claimed.lease.token, || "two claims have the same token".into())
 }
 
-pub(super) async fn every_claim_goes_to_one_worker<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (stores, task_type) = (bench.open_several(4).await?, bench.task_type("race")?);
+pub(super) async fn every_claim_goes_to_one_worker<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (stores, task_type) = (fixture.open_several(4).await?, fixture.task_type("race")?);
     let ids = make_all(&stores[0], (0..200).map(|_| plain(&task_type)).collect()).await?;
     let claimers = (0..8).map(|worker| {
         let (store, task_type) = (&stores[worker % stores.len()], &task_type);
@@ -84,9 +84,9 @@ pub(super) async fn every_claim_goes_to_one_worker<H: TaskHarness>(bench: &Bench
     ensure(wrong.is_empty(), || format!("tasks and how often they were claimed, which should be once: {wrong:?}"))
 }
 
-pub(super) async fn types_that_were_not_asked_for_are_not_claimed<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let store = bench.open().await?;
-    let (a, b, c) = (bench.task_type("a")?, bench.task_type("b")?, bench.task_type("c")?);
+pub(super) async fn only_requested_types_are_claimed<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let store = fixture.open().await?;
+    let (a, b, c) = (fixture.task_type("a")?, fixture.task_type("b")?, fixture.task_type("c")?);
     let mut ids = Vec::new();
     for task_type in [&a, &b, &c] {
         ids.push(make_plain(&store, task_type).await?);
@@ -96,24 +96,24 @@ pub(super) async fn types_that_were_not_asked_for_are_not_claimed<H: TaskHarness
     ensure_same("what was claimed of two types", seen, sorted([ids[0], ids[2]]))?;
     ensure_state(&store, ids[1], TaskState::Pending).await?;
     let nothing = store.claim(asking(&[], 10), soon()).await?.claimed;
-    ensure(nothing.is_empty(), || format!("a claim of no type brought {nothing:?}"))?;
+    ensure(nothing.is_empty(), || format!("a claim of no type returned {nothing:?}"))?;
     drop(claim_this(&store, &b, ids[1]).await?);
     Ok(())
 }
 
-pub(super) async fn a_claim_brings_no_more_than_was_asked_for<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, a, b) = (bench.open().await?, bench.task_type("a")?, bench.task_type("b")?);
+pub(super) async fn a_claim_returns_at_most_its_maximum<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, a, b) = (fixture.open().await?, fixture.task_type("a")?, fixture.task_type("b")?);
     let tasks = (0..6).map(|number| plain(if number % 2 == 0 { &a } else { &b }));
     make_all(&store, tasks.collect()).await?;
     for expected in [4, 2, 0] {
         let claimed = store.claim(asking(&[&a, &b], 4), soon()).await?.claimed;
-        ensure_same("the number of tasks that a claim of four brought", claimed.len(), expected)?;
+        ensure_same("the number of tasks of a claim of four", claimed.len(), expected)?;
     }
     Ok(())
 }
 
-pub(super) async fn urgent_tasks_go_first<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("urgent")?);
+pub(super) async fn urgent_tasks_go_first<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("urgent")?);
     for priority in [4, 9, 0, 7, 2, 8, 1, 6, 3, 5] {
         make(&store, plain(&task_type).priority(Priority::new(priority)?)).await?;
     }
@@ -121,7 +121,7 @@ pub(super) async fn urgent_tasks_go_first<H: TaskHarness>(bench: &Bench<'_, H>) 
     for _ in 0..10 {
         order.push(claim_one(&store, &task_type).await?.priority.get());
     }
-    // Now and then the least urgent has its turn, so one of ten may be out of order.
+    // Sometimes the least urgent goes first, so one of ten may be out of order.
     let falls_but_for = |left_out: usize| {
         let rest: Vec<u8> = order.iter().enumerate().filter(|(at, _)| *at != left_out).map(|(_, p)| *p).collect();
         rest.is_sorted_by(|a, b| a > b)
@@ -129,8 +129,8 @@ pub(super) async fn urgent_tasks_go_first<H: TaskHarness>(bench: &Bench<'_, H>) 
     ensure((0..10).any(falls_but_for), || format!("tasks of priorities 0 to 9 were claimed in the order {order:?}"))
 }
 
-pub(super) async fn the_least_urgent_is_not_starved<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("starved")?);
+pub(super) async fn the_least_urgent_is_not_starved<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("starved")?);
     let patient = make(&store, plain(&task_type).priority(Priority::LOWEST)).await?;
     let urgent = || plain(&task_type).priority(Priority::HIGHEST);
     make_all(&store, (0..4).map(|_| urgent()).collect()).await?;
@@ -145,8 +145,8 @@ pub(super) async fn the_least_urgent_is_not_starved<H: TaskHarness>(bench: &Benc
     violation("a hundred urgent tasks were claimed, and the least urgent never")
 }
 
-pub(super) async fn attempts_are_ended_and_claimed_in_one_call<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("both")?);
+pub(super) async fn attempts_are_ended_and_claimed_in_one_call<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("both")?);
     // One key: the second can only be claimed if the first has ended before.
     let tasks = (0..3).map(|_| plain(&task_type).ordering_key("k")).collect::<Result<Vec<_>, _>>()?;
     let ids = make_all(&store, tasks).await?;
@@ -165,8 +165,8 @@ pub(super) async fn attempts_are_ended_and_claimed_in_one_call<H: TaskHarness>(b
     ensure_none(&store, &task_type, "all three have succeeded").await
 }
 
-pub(super) async fn a_lease_without_length_is_refused<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("zero")?);
+pub(super) async fn a_lease_without_length_is_refused<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("zero")?);
     let id = make_plain(&store, &task_type).await?;
     for lease in [Duration::ZERO, Duration::MAX] {
         let claim = ClaimTasks { lease, ..asking(&[&task_type], 1) };

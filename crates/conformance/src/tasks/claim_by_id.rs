@@ -1,18 +1,18 @@
-//! Tasks that a delivery names.
+//! Claims of tasks by id.
 
 use futures_util::future::try_join_all;
 use postrider_core::task::{ClaimAnswer, DeadReason, TaskId, TaskState};
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, MINUTE};
 use super::steps::{
     cancel, claim_id, claim_ids, dead, end, ensure_left, ensure_state, info, make, make_plain, plain, retry, succeeded,
 };
 use crate::probe::{Check, ensure, ensure_same, violation};
 
-pub(super) async fn a_task_is_claimed_by_its_id<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    for (mode, routes) in [("polling", bench.polling()), ("queue", bench.here())] {
-        let (store, task_type) = (bench.open_with(routes).await?, bench.task_type(mode)?);
+pub(super) async fn a_task_is_claimed_by_its_id<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    for (mode, routes) in [("polling", fixture.polling()), ("queue", fixture.here())] {
+        let (store, task_type) = (fixture.open_with(routes).await?, fixture.task_type(mode)?);
         let (first, second) = (make_plain(&store, &task_type).await?, make_plain(&store, &task_type).await?);
         let mut answers = claim_ids(&store, &[second, first]).await?.into_iter();
         for id in [second, first] {
@@ -30,28 +30,28 @@ pub(super) async fn a_task_is_claimed_by_its_id<H: TaskHarness>(bench: &Bench<'_
     Ok(())
 }
 
-pub(super) async fn a_task_that_is_not_due_tells_for_how_long<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("early")?);
+pub(super) async fn a_task_that_is_not_due_reports_the_time_left<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("early")?);
     let later = make(&store, plain(&task_type).scheduled_in(HOUR)).await?;
     let failed = make_plain(&store, &task_type).await?;
     let lease = claim_id(&store, failed).await?.lease;
     end(&store, lease, retry(HOUR)).await?;
-    bench.elapse(HOUR - MINUTE).await;
+    fixture.elapse(HOUR - MINUTE).await;
     for answer in claim_ids(&store, &[later, failed]).await? {
         let ClaimAnswer::NotDue(left) = answer else {
             return violation(format!("a claim of a task that is due in a minute was answered {answer:?}"));
         };
         ensure_left("the time until it is due", Some(left), MINUTE)?;
     }
-    bench.elapse(MINUTE + INSTANT).await;
+    fixture.elapse(MINUTE + INSTANT).await;
     ensure_same("the attempt", claim_id(&store, later).await?.attempt_count, 1)?;
     ensure_same("the attempt", claim_id(&store, failed).await?.attempt_count, 2)
 }
 
-pub(super) async fn what_is_held_or_over_or_waits_is_not_claimed_by_its_id<H: TaskHarness>(
-    bench: &Bench<'_, H>,
+pub(super) async fn held_ended_or_blocked_tasks_are_not_claimed_by_id<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
 ) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("not")?);
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("not")?);
     let held = make_plain(&store, &task_type).await?;
     let lease = claim_id(&store, held).await?.lease;
     let done = make_plain(&store, &task_type).await?;
@@ -63,7 +63,7 @@ pub(super) async fn what_is_held_or_over_or_waits_is_not_claimed_by_its_id<H: Ta
     let head = make(&store, plain(&task_type).ordering_key("k")?).await?;
     let blocked = make(&store, plain(&task_type).ordering_key("k")?).await?;
     let late = make(&store, plain(&task_type).deadline_in(MINUTE)).await?;
-    bench.elapse(MINUTE + INSTANT).await;
+    fixture.elapse(MINUTE + INSTANT).await;
     let due = make_plain(&store, &task_type).await?;
     let ids = [TaskId::generate(), held, done, died, canceled, blocked, late, due];
     let answers = claim_ids(&store, &ids).await?;
@@ -74,13 +74,13 @@ pub(super) async fn what_is_held_or_over_or_waits_is_not_claimed_by_its_id<H: Ta
     ensure(matches!(&answers[7], ClaimAnswer::Claimed(task) if task.lease.id == due), || {
         format!("a claim of a due task, beside others, was answered {:?}", answers[7])
     })?;
-    // Its lease has run out, but nobody has reaped it: it is held.
+    // Its lease has expired but was not reaped: it is still held.
     end(&store, lease, succeeded()).await?;
     ensure_state(&store, head, TaskState::Pending).await
 }
 
-pub(super) async fn an_id_twice_in_a_call_is_claimed_once<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("twice")?);
+pub(super) async fn an_id_twice_in_a_call_is_claimed_once<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("twice")?);
     let (id, other) = (make_plain(&store, &task_type).await?, make_plain(&store, &task_type).await?);
     let answers = claim_ids(&store, &[id, other, id]).await?;
     let is_claimed = |answer: &ClaimAnswer| matches!(answer, ClaimAnswer::Claimed(_));
@@ -90,8 +90,8 @@ pub(super) async fn an_id_twice_in_a_call_is_claimed_once<H: TaskHarness>(bench:
     ensure_same("the attempts begun", info(&store, id).await?.attempt_count, 1)
 }
 
-pub(super) async fn concurrent_claims_of_an_id_yield_one_worker<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (stores, task_type) = (bench.open_several(4).await?, bench.task_type("race")?);
+pub(super) async fn concurrent_claims_of_an_id_yield_one_worker<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (stores, task_type) = (fixture.open_several(4).await?, fixture.task_type("race")?);
     for _ in 0..10 {
         let id = make_plain(&stores[0], &task_type).await?;
         let ids = [id];

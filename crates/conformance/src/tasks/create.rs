@@ -10,15 +10,15 @@ use postrider_core::task::{
 use postrider_core::{Key, Priority, RetryStrategy};
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, MINUTE};
+use super::fixture::{Fixture, HOUR, MINUTE};
 use super::steps::{
     Between, cancel, claim, claim_id, claim_one, dead, end, ensure_refused, ensure_state, info, list_all, make,
     make_all, make_plain, only, plain, read, retry, sorted, standing, succeeded,
 };
 use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
 
-pub(super) async fn a_new_task_is_read_back_as_it_was_made<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, task_type) = (bench.open().await?, bench.open().await?, bench.task_type("whole")?);
+pub(super) async fn a_new_task_is_read_back_as_it_was_made<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, task_type) = (fixture.open().await?, fixture.open().await?, fixture.task_type("whole")?);
     let strategy = RetryStrategy::constant(Duration::from_millis(1500)).with_max_attempts(7);
     let mut task = NewTask::of(task_type.clone(), Bytes::from_static(b"\x00\xff{\"order\": 7}'"))
         .scheduled_in(MINUTE)
@@ -71,11 +71,11 @@ pub(super) async fn a_new_task_is_read_back_as_it_was_made<H: TaskHarness>(bench
     ensure_same("the end", (seen.dead_reason, seen.last_error), (None, None))?;
     ensure_same("attempts of a new task", other.attempts(empty, soon()).await?, Vec::new())?;
     ensure_same("revisions of a new task", other.revisions(empty, soon()).await?, Vec::new())?;
-    ensure_same("a task that nobody made", other.get(TaskId::generate(), soon()).await?, None)
+    ensure_same("an unknown task", other.get(TaskId::generate(), soon()).await?, None)
 }
 
-pub(super) async fn five_hundred_tasks_are_made_in_one_call<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("bulk")?);
+pub(super) async fn five_hundred_tasks_are_made_in_one_call<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("bulk")?);
     let tasks = (0..500).map(|number| NewTask::of(task_type.clone(), format!("{number}"))).collect();
     let ids = make_all(&store, tasks).await?;
     let filter = TaskFilter { types: vec![task_type.clone()], ..TaskFilter::default() };
@@ -98,8 +98,8 @@ pub(super) async fn five_hundred_tasks_are_made_in_one_call<H: TaskHarness>(benc
     ensure(sorted(payloads) == expected, || "the payloads of 500 tasks are not those that were sent".into())
 }
 
-pub(super) async fn a_task_that_is_refused_fails_alone<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("refused")?);
+pub(super) async fn a_task_that_is_refused_fails_alone<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("refused")?);
     let too_large = vec![b' '; store.max_payload_bytes() + 1];
     let tasks = vec![
         plain(&task_type),
@@ -127,8 +127,8 @@ pub(super) async fn a_task_that_is_refused_fails_alone<H: TaskHarness>(bench: &B
     Ok(())
 }
 
-pub(super) async fn an_id_that_is_taken_is_refused_alone<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("taken")?);
+pub(super) async fn an_id_that_is_taken_is_refused_alone<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("taken")?);
     let (first, other) = (plain(&task_type), plain(&task_type));
     let again = NewTask { payload: Bytes::from_static(b"again"), ..first.clone() };
     let rows = store.create(vec![first.clone(), again.clone(), other.clone()], soon()).await?;
@@ -146,9 +146,9 @@ pub(super) async fn an_id_that_is_taken_is_refused_alone<H: TaskHarness>(bench: 
 }
 
 pub(super) async fn a_payload_is_as_large_as_the_store_allows_and_no_larger<H: TaskHarness>(
-    bench: &Bench<'_, H>,
+    fixture: &Fixture<'_, H>,
 ) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("large")?);
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("large")?);
     let largest = Bytes::from(vec![b'7'; store.max_payload_bytes()]);
     let too_large = Bytes::from(vec![b'7'; store.max_payload_bytes() + 1]);
     let id = make(&store, NewTask::of(task_type.clone(), largest.clone())).await?;
@@ -168,14 +168,14 @@ pub(super) async fn a_payload_is_as_large_as_the_store_allows_and_no_larger<H: T
     drop(end_with(largest.clone()).await?);
     ensure(read(&store, id).await?.result == Some(largest), || "the largest result is read back otherwise".into())?;
 
-    let dead_task = make_plain(&store, &bench.task_type("edited")?).await?;
+    let dead_task = make_plain(&store, &fixture.task_type("edited")?).await?;
     let lease = claim_id(&store, dead_task).await?.lease;
     end(&store, lease, dead(DeadReason::Permanent)).await?;
     let refused = store.edit_payload(dead_task, too_large, soon()).await;
     ensure_refused("a payload that is edited to be too large", &refused)
 }
 
-/// Asks for a task with a key that is taken, and ends the test unless the first is answered.
+/// Makes a task with a taken idempotency key and ends the test unless the first task is returned.
 async fn ask_again<S: TaskStore>(store: &S, task: &NewTask, first: TaskId, state: TaskState) -> Check {
     let again = only(store.create(vec![task.clone().id(TaskId::generate())], soon()).await?)??;
     ensure_same("a second creation", again, Created { id: first, is_new: false, state })
@@ -188,10 +188,10 @@ async fn keyed<S: TaskStore>(store: &S, task_type: &TaskType, key: &str) -> Resu
     Ok((task, id))
 }
 
-pub(super) async fn an_idempotency_key_answers_the_first_task_whatever_became_of_it<H: TaskHarness>(
-    bench: &Bench<'_, H>,
+pub(super) async fn an_idempotency_key_returns_the_first_task_in_any_state<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
 ) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("single")?);
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("single")?);
     let (task, id) = keyed(&store, &task_type, "done").await?;
     let lease = claim_id(&store, id).await?.lease;
     ask_again(&store, &task, id, TaskState::Processing).await?;
@@ -199,7 +199,7 @@ pub(super) async fn an_idempotency_key_answers_the_first_task_whatever_became_of
     ask_again(&store, &task, id, TaskState::Enqueued).await?;
     let lease = claim_id(&store, id).await?.lease;
     end(&store, lease, succeeded()).await?;
-    bench.elapse(HOUR).await;
+    fixture.elapse(HOUR).await;
     ask_again(&store, &task, id, TaskState::Succeeded).await?;
 
     let (task, id) = keyed(&store, &task_type, "dead").await?;
@@ -212,13 +212,13 @@ pub(super) async fn an_idempotency_key_answers_the_first_task_whatever_became_of
 
     let filter = TaskFilter { types: vec![task_type.clone()], ..TaskFilter::default() };
     ensure_same("the number of tasks with three keys", list_all(&store, &filter).await?.len(), 3)?;
-    let other_type = bench.task_type("other")?;
+    let other_type = fixture.task_type("other")?;
     make(&store, plain(&other_type).idempotency_key("done")?).await?;
     Ok(())
 }
 
-pub(super) async fn an_idempotency_key_is_taken_within_a_batch<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("twice")?);
+pub(super) async fn an_idempotency_key_is_taken_within_a_batch<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("twice")?);
     let tasks = vec![
         plain(&task_type).idempotency_key("a")?,
         plain(&task_type),
@@ -235,8 +235,8 @@ pub(super) async fn an_idempotency_key_is_taken_within_a_batch<H: TaskHarness>(b
     ensure_same("the number of tasks", list_all(&store, &filter).await?.len(), 3)
 }
 
-pub(super) async fn concurrent_creations_with_one_key_make_one_task<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (stores, task_type) = (bench.open_several(4).await?, bench.task_type("race")?);
+pub(super) async fn concurrent_creations_with_one_key_make_one_task<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (stores, task_type) = (fixture.open_several(4).await?, fixture.task_type("race")?);
     for round in 0..10 {
         let creations = (0..8).map(|caller| {
             let task = plain(&task_type).idempotency_key(format!("race {round}"));
@@ -249,17 +249,15 @@ pub(super) async fn concurrent_creations_with_one_key_make_one_task<H: TaskHarne
         }
         ensure_same("the number of callers that made the task", created.iter().filter(|row| row.is_new).count(), 1)?;
         let first = created[0].id;
-        ensure(created.iter().all(|row| row.id == first), || {
-            format!("callers were told of several tasks: {created:?}")
-        })?;
+        ensure(created.iter().all(|row| row.id == first), || format!("callers got several tasks: {created:?}"))?;
         ensure_state(&stores[0], first, TaskState::Pending).await?;
     }
     let filter = TaskFilter { types: vec![task_type.clone()], ..TaskFilter::default() };
     ensure_same("the number of tasks of ten keys", list_all(&stores[0], &filter).await?.len(), 10)
 }
 
-pub(super) async fn the_number_of_attempts_has_one_answer<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("counts")?);
+pub(super) async fn the_number_of_attempts_has_one_answer<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("counts")?);
     for (task, expected) in [
         (plain(&task_type), RetryStrategy::DEFAULT_MAX_ATTEMPTS.get()),
         (plain(&task_type).max_attempts(9), 9),
@@ -268,7 +266,7 @@ pub(super) async fn the_number_of_attempts_has_one_answer<H: TaskHarness>(bench:
         let id = make(&store, task).await?;
         ensure_same("max_attempts", info(&store, id).await?.max_attempts, expected)?;
         let claimed = claim_one(&store, &task_type).await?;
-        ensure_same("max_attempts, as it is told to a worker,", claimed.max_attempts, expected)?;
+        ensure_same("max_attempts of the claim", claimed.max_attempts, expected)?;
         end(&store, claimed.lease, succeeded()).await?;
     }
     Ok(())

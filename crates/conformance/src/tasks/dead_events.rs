@@ -1,4 +1,4 @@
-//! What is told of tasks that died.
+//! Events of dead tasks.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use postrider_core::task::{
 };
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, LEASE, MANY, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, LEASE, MANY, MINUTE};
 use super::messages::{drain, take_all};
 use super::steps::{
     cancel, claim, claim_id, dead, end, ensure_state, finish, info, make, make_all, make_plain, plain, reap, replay,
@@ -20,7 +20,7 @@ use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
 
 const PAYLOAD: PayloadRef = PayloadRef { revision: 0, bytes: br#"{"order":7}"#.len() as u64 };
 
-/// The events that were told since this was last asked.
+/// The events since the last call.
 async fn events<H: TaskHarness>(
     store: &H::Store,
     queue: &H::Queue,
@@ -29,7 +29,9 @@ async fn events<H: TaskHarness>(
     let bodies: Vec<Bytes> = match store.routes().post {
         Post::Here => {
             let brought = drain(queue, name).await?;
-            ensure(brought.iter().all(|message| message.is_json), || "an event is not told to be JSON".into())?;
+            ensure(brought.iter().all(|message| message.is_json), || {
+                "the content type of an event is not JSON".into()
+            })?;
             brought.into_iter().map(|message| message.body).collect()
         }
         Post::Outbox => {
@@ -43,15 +45,15 @@ async fn events<H: TaskHarness>(
     for body in bodies {
         match serde_json::from_slice(&body) {
             Ok(event) => events.push(event),
-            Err(error) => return violation(format!("{body:?} is no event of a death: {error}")),
+            Err(error) => return violation(format!("{body:?} is not a dead-task event: {error}")),
         }
     }
     Ok(events)
 }
 
-/// Makes a task die in a way, and answers it.
-async fn die<H: TaskHarness>(
-    bench: &Bench<'_, H>,
+/// Makes a task that dies for a reason, and returns its id.
+async fn make_dead<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
     store: &H::Store,
     task_type: &TaskType,
     reason: DeadReason,
@@ -68,7 +70,7 @@ async fn die<H: TaskHarness>(
         match reason {
             DeadReason::Deadline => {}
             DeadReason::LeaseLost => {
-                bench.elapse(LEASE + INSTANT).await;
+                fixture.elapse(LEASE + INSTANT).await;
                 ensure_same("the reaping", reap(store, lease, retry(MINUTE)).await?, TaskStanding::Spent)?;
             }
             // Of the last attempt.
@@ -79,18 +81,22 @@ async fn die<H: TaskHarness>(
         }
     }
     if reason == DeadReason::Deadline {
-        bench.elapse(HOUR + INSTANT).await;
+        fixture.elapse(HOUR + INSTANT).await;
         drop(store.expire_overdue(MANY, soon()).await?);
     }
     Ok(id)
 }
 
-async fn every_death_is_told<H: TaskHarness>(bench: &Bench<'_, H>, tag: &str, routes: TaskRoutes) -> Check {
-    let (routes, name) = bench.telling(routes)?;
-    let (store, queue, task_type) = (bench.open_with(routes).await?, bench.queue().await?, bench.task_type(tag)?);
-    let ways = DeadReason::ALL.into_iter().map(|reason| (reason, true)).chain([(DeadReason::Deadline, false)]);
-    for (reason, is_running) in ways {
-        let id = die(bench, &store, &task_type, reason, is_running).await?;
+async fn every_dead_task_sends_an_event<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
+    tag: &str,
+    routes: TaskRoutes,
+) -> Check {
+    let (routes, name) = fixture.with_dead_events(routes)?;
+    let (store, queue, task_type) = (fixture.open_with(routes).await?, fixture.queue().await?, fixture.task_type(tag)?);
+    let reasons = DeadReason::ALL.into_iter().map(|reason| (reason, true)).chain([(DeadReason::Deadline, false)]);
+    for (reason, is_running) in reasons {
+        let id = make_dead(fixture, &store, &task_type, reason, is_running).await?;
         let seen = info(&store, id).await?;
         ensure_same("the state", seen.state, TaskState::Dead)?;
         let expected = DeadTaskEvent {
@@ -104,67 +110,75 @@ async fn every_death_is_told<H: TaskHarness>(bench: &Bench<'_, H>, tag: &str, ro
             dead_at: seen.finished_at.unwrap_or_default(),
             payload: PAYLOAD,
         };
-        let told = events::<H>(&store, &queue, &name).await?;
-        ensure_same(&format!("what is told of a death ({reason})"), told, vec![expected])?;
+        let events_seen = events::<H>(&store, &queue, &name).await?;
+        ensure_same(&format!("the events of a dead task ({reason})"), events_seen, vec![expected])?;
     }
 
-    // A second death is told too, with the payload that it died of.
-    let id = die(bench, &store, &task_type, DeadReason::Permanent, true).await?;
+    // A second death sends an event too, with the payload of that attempt.
+    let id = make_dead(fixture, &store, &task_type, DeadReason::Permanent, true).await?;
     store.edit_payload(id, Bytes::from_static(b"123"), soon()).await?;
     replay(&store, id).await??;
     let lease = claim_id(&store, id).await?.lease;
     let error = "it's \"dead\"\nä".to_owned();
     end(&store, lease, TaskOutcome::Dead { reason: DeadReason::Permanent, error: error.clone() }).await?;
-    let told = events::<H>(&store, &queue, &name).await?;
-    ensure_same("the number of events of two deaths", told.len(), 2)?;
-    let Some(second) = told.iter().find(|event| event.payload.revision == 1) else {
-        return violation(format!("no event tells of the edited payload: {told:?}"));
+    let events_seen = events::<H>(&store, &queue, &name).await?;
+    ensure_same("the number of events after two deaths", events_seen.len(), 2)?;
+    let Some(second) = events_seen.iter().find(|event| event.payload.revision == 1) else {
+        return violation(format!("no event has the edited payload: {events_seen:?}"));
     };
     ensure_same("its payload", second.payload, PayloadRef { revision: 1, bytes: 3 })?;
     ensure_same("its error", &second.error, &error)?;
     ensure_same("its attempts", second.attempt_count, 1)?;
 
-    // Every other end is not a death.
+    // No other end sends an event.
     end(&store, claim_id(&store, make_plain(&store, &task_type).await?).await?.lease, succeeded()).await?;
     cancel(&store, make_plain(&store, &task_type).await?).await??;
     let failed = make_plain(&store, &task_type).await?;
     end(&store, claim_id(&store, failed).await?.lease, retry(MINUTE)).await?;
-    ensure_same("what is told of other ends", events::<H>(&store, &queue, &name).await?, Vec::new())
+    ensure_same("the events of other ends", events::<H>(&store, &queue, &name).await?, Vec::new())
 }
 
-pub(super) async fn every_death_is_told_once_to_a_queue_in_the_store<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    every_death_is_told(bench, "polling", bench.polling()).await?;
-    every_death_is_told(bench, "queue", bench.here()).await
+pub(super) async fn every_dead_task_sends_one_event_to_a_queue_in_the_store<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
+) -> Check {
+    every_dead_task_sends_an_event(fixture, "polling", fixture.polling()).await?;
+    every_dead_task_sends_an_event(fixture, "queue", fixture.here()).await
 }
 
-pub(super) async fn every_death_is_told_once_through_the_outbox<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    every_death_is_told(bench, "polling", TaskRoutes { post: Post::Outbox, ..bench.polling() }).await?;
-    every_death_is_told(bench, "queue", bench.elsewhere()).await
+pub(super) async fn every_dead_task_sends_one_event_through_the_outbox<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
+) -> Check {
+    every_dead_task_sends_an_event(fixture, "polling", TaskRoutes { post: Post::Outbox, ..fixture.polling() }).await?;
+    every_dead_task_sends_an_event(fixture, "queue", fixture.elsewhere()).await
 }
 
-pub(super) async fn many_deaths_in_one_call_are_each_told<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (routes, name) = bench.telling(bench.polling())?;
-    let (store, queue, task_type) = (bench.open_with(routes).await?, bench.queue().await?, bench.task_type("many")?);
+pub(super) async fn many_tasks_dying_in_one_call_send_an_event_each<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (routes, name) = fixture.with_dead_events(fixture.polling())?;
+    let (store, queue, task_type) =
+        (fixture.open_with(routes).await?, fixture.queue().await?, fixture.task_type("many")?);
     let tasks = (0..50).map(|_| plain(&task_type)).collect();
     let ids = make_all(&store, tasks).await?;
     let claimed = claim(&store, &task_type, 50).await?;
     let ends = claimed.iter().map(|task| Finish { lease: task.lease, outcome: dead(DeadReason::MaxAttempts) });
     drop(store.finish(ends.collect(), soon()).await?);
-    let told = events::<H>(&store, &queue, &name).await?;
-    let seen = sorted(told.iter().map(|event| event.task_id));
+    let events_seen = events::<H>(&store, &queue, &name).await?;
+    let seen = sorted(events_seen.iter().map(|event| event.task_id));
     ensure_same("the tasks of fifty deaths", seen, sorted(ids))
 }
 
-pub(super) async fn no_death_is_told_where_nobody_listens<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (_, name) = bench.telling(bench.polling())?;
-    let (queue, task_type) = (bench.queue().await?, bench.task_type("silent")?);
-    for routes in [bench.polling(), TaskRoutes { post: Post::Outbox, ..bench.polling() }] {
-        let store = bench.open_with(routes).await?;
-        let id = die(bench, &store, &task_type, DeadReason::Permanent, true).await?;
+pub(super) async fn no_event_is_sent_without_a_queue_for_events<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (_, name) = fixture.with_dead_events(fixture.polling())?;
+    let (queue, task_type) = (fixture.queue().await?, fixture.task_type("silent")?);
+    for routes in [fixture.polling(), TaskRoutes { post: Post::Outbox, ..fixture.polling() }] {
+        let store = fixture.open_with(routes).await?;
+        let id = make_dead(fixture, &store, &task_type, DeadReason::Permanent, true).await?;
         ensure_state(&store, id, TaskState::Dead).await?;
         let taken = store.take_outbox(MANY, LEASE, soon()).await?.rows;
-        let is_told = |body: &Bytes| serde_json::from_slice::<DeadTaskEvent>(body).is_ok_and(|it| it.task_id == id);
-        ensure(taken.iter().all(|row| !is_told(&row.message.body)), || "a death is told, and to nobody".into())?;
+        let is_dead_event =
+            |body: &Bytes| serde_json::from_slice::<DeadTaskEvent>(body).is_ok_and(|it| it.task_id == id);
+        ensure(taken.iter().all(|row| !is_dead_event(&row.message.body)), || {
+            "an event was sent without a queue for events".into()
+        })?;
     }
-    ensure_same("what is told", drain(&queue, &name).await?, Vec::new())
+    ensure_same("the events", drain(&queue, &name).await?, Vec::new())
 }

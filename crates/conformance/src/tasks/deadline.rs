@@ -5,14 +5,14 @@ use std::time::Duration;
 use postrider_core::task::{AttemptOutcome, DeadReason, TaskId, TaskStanding, TaskState, TaskStore};
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, MANY, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, MANY, MINUTE};
 use super::steps::{
     Between, claim_id, claim_this, end, ensure_none, ensure_state, finish, heartbeat, info, make, plain, retry, sorted,
     standing, succeeded,
 };
 use crate::probe::{Check, Stop, ensure, ensure_same, soon};
 
-/// Lets everything die that is too late, and answers those of a test that did.
+/// Expires all overdue tasks and returns those of the test.
 async fn expire<S: TaskStore>(store: &S, own: &[TaskId]) -> Result<Vec<TaskId>, Stop> {
     let mut died = Vec::new();
     loop {
@@ -24,12 +24,12 @@ async fn expire<S: TaskStore>(store: &S, own: &[TaskId]) -> Result<Vec<TaskId>, 
     }
 }
 
-pub(super) async fn a_task_is_not_claimed_past_its_deadline<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("late")?);
+pub(super) async fn a_task_is_not_claimed_past_its_deadline<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("late")?);
     let late = make(&store, plain(&task_type).deadline_in(MINUTE)).await?;
     let failed = make(&store, plain(&task_type).deadline_in(MINUTE)).await?;
     end(&store, claim_id(&store, failed).await?.lease, retry(Duration::ZERO)).await?;
-    bench.elapse(MINUTE + INSTANT).await;
+    fixture.elapse(MINUTE + INSTANT).await;
     ensure_none(&store, &task_type, "its deadline has passed").await?;
     ensure_state(&store, late, TaskState::Pending).await?;
     ensure_state(&store, failed, TaskState::Enqueued).await?;
@@ -38,8 +38,8 @@ pub(super) async fn a_task_is_not_claimed_past_its_deadline<H: TaskHarness>(benc
     Ok(())
 }
 
-pub(super) async fn tasks_die_at_their_deadline_worked_on_or_not<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("overdue")?);
+pub(super) async fn tasks_die_at_their_deadline_running_or_not<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("overdue")?);
     let with = |time| plain(&task_type).deadline_in(time);
     let waiting = make(&store, with(HOUR)).await?;
     let later = make(&store, with(HOUR).scheduled_in(HOUR * 2)).await?;
@@ -51,19 +51,21 @@ pub(super) async fn tasks_die_at_their_deadline_worked_on_or_not<H: TaskHarness>
     end(&store, claim_id(&store, done).await?.lease, succeeded()).await?;
     let in_time = make(&store, with(HOUR * 2)).await?;
     let all = [waiting, later, failed, running, done, in_time];
-    bench.elapse(HOUR / 2).await;
-    ensure_same("what died before its deadline", expire(&store, &all).await?, Vec::new())?;
+    fixture.elapse(HOUR / 2).await;
+    ensure_same("tasks that died before their deadline", expire(&store, &all).await?, Vec::new())?;
 
-    bench.elapse(HOUR / 2 + INSTANT).await;
+    fixture.elapse(HOUR / 2 + INSTANT).await;
     let mut dying = Between::begin(&store).await?;
-    ensure_same("what died", expire(&store, &all).await?, sorted([waiting, later, failed, running]))?;
-    ensure_same("what died a second time", expire(&store, &all).await?, Vec::new())?;
+    ensure_same("tasks that died", expire(&store, &all).await?, sorted([waiting, later, failed, running]))?;
+    ensure_same("tasks that died twice", expire(&store, &all).await?, Vec::new())?;
     for (id, attempts) in [(waiting, 0), (later, 0), (failed, 1), (running, 1)] {
         let seen = info(&store, id).await?;
         ensure_same("the state of what is too late", seen.state, TaskState::Dead)?;
         ensure_same("the reason", seen.dead_reason, Some(DeadReason::Deadline))?;
         dying.ensure(&store, "finished_at", seen.finished_at, Duration::ZERO).await?;
-        ensure(seen.last_error.is_some_and(|error| !error.is_empty()), || "no error tells of the deadline".into())?;
+        ensure(seen.last_error.is_some_and(|error| !error.is_empty()), || {
+            "the error does not name the deadline".into()
+        })?;
         ensure_same("the lease", seen.lease_expires_at, None)?;
         ensure_same("the attempts begun", seen.attempt_count, attempts)?;
         ensure_same("the number of attempts", store.attempts(id, soon()).await?.len(), attempts as usize)?;
@@ -79,17 +81,17 @@ pub(super) async fn tasks_die_at_their_deadline_worked_on_or_not<H: TaskHarness>
     ensure_state(&store, in_time, TaskState::Pending).await
 }
 
-pub(super) async fn no_more_tasks_die_at_once_than_was_asked_for<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("many")?);
+pub(super) async fn a_call_expires_at_most_its_limit<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("many")?);
     // What other tests have left is older than anything here.
     expire(&store, &[]).await?;
     for _ in 0..5 {
         make(&store, plain(&task_type).deadline_in(MINUTE)).await?;
     }
-    bench.elapse(MINUTE + INSTANT).await;
+    fixture.elapse(MINUTE + INSTANT).await;
     for expected in [2, 2, 1, 0] {
         let died = store.expire_overdue(2, soon()).await?.len();
-        ensure_same("the number of tasks that died, of two at most,", died, expected)?;
+        ensure_same("the number of tasks that died, with a limit of two,", died, expected)?;
     }
     Ok(())
 }

@@ -6,22 +6,22 @@ use postrider_core::Priority;
 use postrider_core::task::{DeadReason, ScheduleStore, TaskId, TaskState, TaskStore};
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, MINUTE};
 use super::steps::{
     asking, cancel, claim_id, claim_one, claim_this, dead, end, ensure_conflict, ensure_left, ensure_none,
     ensure_not_found, ensure_state, info, make, make_plain, plain, retry, run_now, succeeded,
 };
 use crate::probe::{Check, ensure, ensure_same, soon};
 
-pub(super) async fn a_task_is_not_claimed_before_its_time<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("later")?);
+pub(super) async fn a_task_is_not_claimed_before_its_time<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("later")?);
     let later = make(&store, plain(&task_type).scheduled_in(MINUTE * 2)).await?;
     ensure_none(&store, &task_type, "it is due in two minutes").await?;
-    bench.elapse(MINUTE).await;
+    fixture.elapse(MINUTE).await;
     let nothing = store.claim(asking(&[&task_type], 5), soon()).await?;
     ensure(nothing.claimed.is_empty(), || format!("it was claimed a minute too soon: {:?}", nothing.claimed))?;
     ensure_left("the time until it is due", nothing.next_due, MINUTE)?;
-    bench.elapse(MINUTE + INSTANT).await;
+    fixture.elapse(MINUTE + INSTANT).await;
     let claimed = claim_this(&store, &task_type, later).await?;
     end(&store, claimed.lease, succeeded()).await?;
 
@@ -29,7 +29,7 @@ pub(super) async fn a_task_is_not_claimed_before_its_time<H: TaskHarness>(bench:
     let at = make(&store, plain(&task_type).scheduled_at(now.saturating_add(HOUR))).await?;
     ensure_same("scheduled_for", info(&store, at).await?.scheduled_for, now.saturating_add(HOUR))?;
     ensure_none(&store, &task_type, "it is due in an hour").await?;
-    bench.elapse(HOUR + INSTANT).await;
+    fixture.elapse(HOUR + INSTANT).await;
     let claimed = claim_this(&store, &task_type, at).await?;
     end(&store, claimed.lease, succeeded()).await?;
     let past = make(&store, plain(&task_type).scheduled_at(now)).await?;
@@ -37,9 +37,9 @@ pub(super) async fn a_task_is_not_claimed_before_its_time<H: TaskHarness>(bench:
     Ok(())
 }
 
-pub(super) async fn a_claim_of_nothing_tells_when_to_come_again<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, first, second) = (bench.open().await?, bench.task_type("first")?, bench.task_type("second")?);
-    let third = bench.task_type("third")?;
+pub(super) async fn an_empty_claim_returns_the_next_due_time<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, first, second) = (fixture.open().await?, fixture.task_type("first")?, fixture.task_type("second")?);
+    let third = fixture.task_type("third")?;
     make(&store, plain(&first).scheduled_in(HOUR).priority(Priority::HIGHEST)).await?;
     make(&store, plain(&first).scheduled_in(HOUR * 2).priority(Priority::LOWEST)).await?;
     make(&store, plain(&second).scheduled_in(MINUTE * 3).priority(Priority::LOWEST)).await?;
@@ -55,8 +55,8 @@ pub(super) async fn a_claim_of_nothing_tells_when_to_come_again<H: TaskHarness>(
     ensure_left("the time until the failed task is due", nothing.next_due, MINUTE)
 }
 
-pub(super) async fn a_task_that_waits_for_its_time_can_be_run_now<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("now")?);
+pub(super) async fn a_task_that_waits_for_its_time_can_be_run_now<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("now")?);
     let later = make(&store, plain(&task_type).scheduled_in(HOUR)).await?;
     run_now(&store, later).await??;
     let seen = info(&store, later).await?;
@@ -78,12 +78,12 @@ pub(super) async fn a_task_that_waits_for_its_time_can_be_run_now<H: TaskHarness
 }
 
 pub(super) async fn a_task_that_is_due_or_done_is_not_changed_by_running_it_now<H: TaskHarness>(
-    bench: &Bench<'_, H>,
+    fixture: &Fixture<'_, H>,
 ) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("due")?);
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("due")?);
     let due = make_plain(&store, &task_type).await?;
     let before = info(&store, due).await?;
-    bench.elapse(MINUTE).await;
+    fixture.elapse(MINUTE).await;
     run_now(&store, due).await??;
     ensure_same("a task that was due already", info(&store, due).await?, before)?;
     let lease = claim_one(&store, &task_type).await?.lease;

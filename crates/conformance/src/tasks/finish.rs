@@ -8,15 +8,15 @@ use postrider_core::task::{
 };
 
 use super::TaskHarness;
-use super::bench::{Bench, INSTANT, LEASE, MINUTE};
+use super::fixture::{Fixture, INSTANT, LEASE, MINUTE};
 use super::steps::{
     Between, asking, claim, claim_one, claim_this, dead, end, ensure_none, ensure_state, info, make, make_all,
     make_plain, plain, read, retry, succeeded,
 };
 use crate::probe::{Check, ensure, ensure_same, soon, violation};
 
-pub(super) async fn a_task_that_succeeded_keeps_its_result<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, task_type) = (bench.open().await?, bench.open().await?, bench.task_type("done")?);
+pub(super) async fn a_task_that_succeeded_keeps_its_result<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, task_type) = (fixture.open().await?, fixture.open().await?, fixture.task_type("done")?);
     for result in [Some(Bytes::from_static(b"\x00\xffdone")), Some(Bytes::new()), None] {
         let id = make_plain(&store, &task_type).await?;
         let claimed = claim_this(&store, &task_type, id).await?;
@@ -29,21 +29,21 @@ pub(super) async fn a_task_that_succeeded_keeps_its_result<H: TaskHarness>(bench
         ensure_same("the lease", task.info.lease_expires_at, None)?;
         ensure_same("the worker", task.info.worker.as_deref(), Some("worker-1"))?;
         ensure_same("the end", (task.info.dead_reason, task.info.last_error), (None, None))?;
-        bench.elapse(MINUTE * 10).await;
+        fixture.elapse(MINUTE * 10).await;
         ensure_none(&store, &task_type, "it has succeeded").await?;
     }
     Ok(())
 }
 
 pub(super) async fn a_failed_attempt_is_followed_by_another_after_its_delay<H: TaskHarness>(
-    bench: &Bench<'_, H>,
+    fixture: &Fixture<'_, H>,
 ) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("again")?);
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("again")?);
     let id = make_plain(&store, &task_type).await?;
     let mut first = Between::begin(&store).await?;
     let claimed = claim_this(&store, &task_type, id).await?;
     let started_at = info(&store, id).await?.started_at;
-    bench.elapse(Duration::from_secs(1)).await;
+    fixture.elapse(Duration::from_secs(1)).await;
     let mut ending = Between::begin(&store).await?;
     end(&store, claimed.lease, retry(MINUTE)).await?;
     let seen = info(&store, id).await?;
@@ -65,9 +65,9 @@ pub(super) async fn a_failed_attempt_is_followed_by_another_after_its_delay<H: T
     first.ensure(&store, "its beginning", Some(attempt.started_at), Duration::ZERO).await?;
     ending.ensure(&store, "its end", attempt.ended_at, Duration::ZERO).await?;
 
-    bench.elapse(MINUTE / 2).await;
+    fixture.elapse(MINUTE / 2).await;
     ensure_none(&store, &task_type, "its delay is not over").await?;
-    bench.elapse(MINUTE / 2 + INSTANT).await;
+    fixture.elapse(MINUTE / 2 + INSTANT).await;
     let claimed = claim_this(&store, &task_type, id).await?;
     ensure_same("the attempt", claimed.attempt_count, 2)?;
     // Parts of a second count.
@@ -76,8 +76,8 @@ pub(super) async fn a_failed_attempt_is_followed_by_another_after_its_delay<H: T
     ensure(left > MINUTE + Duration::from_secs(1), || format!("a delay of 1.5 s ends {left:?} after the last end"))
 }
 
-pub(super) async fn a_task_dies_with_a_reason<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("dead")?);
+pub(super) async fn a_task_dies_with_a_reason<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("dead")?);
     for reason in DeadReason::ALL {
         let id = make_plain(&store, &task_type).await?;
         let claimed = claim_this(&store, &task_type, id).await?;
@@ -93,17 +93,15 @@ pub(super) async fn a_task_dies_with_a_reason<H: TaskHarness>(bench: &Bench<'_, 
         ensure_same("the number of attempts", attempts.len(), 1)?;
         ensure_same("the attempt", attempts[0].outcome, AttemptOutcome::Failed)?;
         ensure_same("its error", attempts[0].error.as_deref(), Some("no such address"))?;
-        bench.elapse(MINUTE * 10).await;
+        fixture.elapse(MINUTE * 10).await;
         ensure_none(&store, &task_type, "it is dead").await?;
     }
     Ok(())
 }
 
 /// The store counts, and not the worker, which may be in another language and behind HTTP.
-pub(super) async fn the_last_attempt_is_the_last_whatever_its_worker_asks_for<H: TaskHarness>(
-    bench: &Bench<'_, H>,
-) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("last")?);
+pub(super) async fn the_last_attempt_is_final_whatever_its_outcome<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("last")?);
     for is_reaped in [false, true] {
         let keyed = || plain(&task_type).ordering_key("k");
         let [spent, next, fresh] = [keyed()?.max_attempts(1), keyed()?, plain(&task_type).max_attempts(2)];
@@ -114,12 +112,12 @@ pub(super) async fn the_last_attempt_is_the_last_whatever_its_worker_asks_for<H:
         let ends: Vec<_> =
             leases.iter().map(|lease| Finish { lease: *lease, outcome: retry(Duration::ZERO) }).collect();
         let (standings, reason, outcome) = if is_reaped {
-            bench.elapse(LEASE + INSTANT).await;
+            fixture.elapse(LEASE + INSTANT).await;
             (store.reap(ends, soon()).await?, DeadReason::LeaseLost, AttemptOutcome::LeaseLost)
         } else {
             (store.finish(ends, soon()).await?, DeadReason::MaxAttempts, AttemptOutcome::Failed)
         };
-        ensure_same("what the ends are told", standings, vec![TaskStanding::Spent, TaskStanding::Held])?;
+        ensure_same("the standings of the ends", standings, vec![TaskStanding::Spent, TaskStanding::Held])?;
 
         let seen = info(&store, ids[0]).await?;
         ensure_same("the state after the last attempt", seen.state, TaskState::Dead)?;
@@ -142,12 +140,12 @@ pub(super) async fn the_last_attempt_is_the_last_whatever_its_worker_asks_for<H:
     Ok(())
 }
 
-pub(super) async fn attempts_are_counted_and_their_history_is_whole<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("story")?);
+pub(super) async fn attempts_are_counted_and_their_history_is_whole<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("story")?);
     let id = make(&store, plain(&task_type).max_attempts(4)).await?;
     for attempt in 1..=3 {
         let claimed = claim_this(&store, &task_type, id).await?;
-        ensure_same("the attempt that a claim tells", claimed.attempt_count, attempt)?;
+        ensure_same("the attempt of the claim", claimed.attempt_count, attempt)?;
         ensure_same("the attempts begun", info(&store, id).await?.attempt_count, attempt)?;
         let error = format!("failure {attempt}");
         end(&store, claimed.lease, TaskOutcome::Retry { after: Duration::ZERO, error }).await?;
@@ -190,19 +188,19 @@ async fn release<S: TaskStore>(store: &S, task_type: &TaskType, back: TaskState)
     ensure_same("the history", store.attempts(id, soon()).await?.len(), 2)
 }
 
-pub(super) async fn what_was_released_is_back_at_once_and_uncounted<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    release(&bench.open().await?, &bench.task_type("polling")?, TaskState::Pending).await?;
-    release(&bench.open_with(bench.here()).await?, &bench.task_type("queue")?, TaskState::Enqueued).await
+pub(super) async fn a_released_task_is_back_at_once_and_uncounted<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    release(&fixture.open().await?, &fixture.task_type("polling")?, TaskState::Pending).await?;
+    release(&fixture.open_with(fixture.here()).await?, &fixture.task_type("queue")?, TaskState::Enqueued).await
 }
 
-pub(super) async fn a_lease_ends_once_within_a_batch<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("once")?);
+pub(super) async fn a_lease_ends_once_within_a_batch<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("once")?);
     let (first, second) = (make_plain(&store, &task_type).await?, make_plain(&store, &task_type).await?);
     let claimed = store.claim(asking(&[&task_type], 2), soon()).await?.claimed;
     ensure_same("the number of claimed tasks", claimed.len(), 2)?;
     let lease = |id| claimed.iter().find(|task| task.lease.id == id).map(|task| task.lease);
     let (Some(one), Some(two)) = (lease(first), lease(second)) else {
-        return violation("a claim of two brought others");
+        return violation("a claim of two returned other tasks");
     };
     let ends = vec![
         Finish { lease: one, outcome: succeeded() },
@@ -224,8 +222,10 @@ pub(super) async fn a_lease_ends_once_within_a_batch<H: TaskHarness>(bench: &Ben
     ensure_same("the attempt", (claimed.lease.id, claimed.attempt_count), (second, 2))
 }
 
-pub(super) async fn many_attempts_end_in_one_call_each_in_its_way<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("mixed")?);
+pub(super) async fn many_attempts_end_in_one_call_with_their_own_outcomes<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
+) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("mixed")?);
     let tasks = (0..200).map(|_| plain(&task_type)).collect();
     make_all(&store, tasks).await?;
     let claimed = claim(&store, &task_type, 200).await?;

@@ -6,7 +6,7 @@ use postrider_core::MessagingError;
 use postrider_core::task::{DeadReason, TaskId, TaskState, TaskStore};
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR};
+use super::fixture::{Fixture, HOUR};
 use super::steps::{
     cancel, claim_id, dead, end, ensure_state, make, make_all, make_plain, plain, replay, retry, succeeded,
 };
@@ -14,12 +14,12 @@ use crate::probe::{Check, ensure, ensure_same, soon};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-pub(super) async fn old_ends_are_forgotten_with_their_history_and_no_others<H: TaskHarness>(
-    bench: &Bench<'_, H>,
+pub(super) async fn only_old_ended_tasks_are_forgotten_with_their_history<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
 ) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("old")?);
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("old")?);
     // What other tests have left is older than anything here.
-    bench.elapse(HOUR).await;
+    fixture.elapse(HOUR).await;
     store.forget_finished(Duration::ZERO, soon()).await?;
     // More than a store should remove in one go.
     for _ in 0..5 {
@@ -43,11 +43,11 @@ pub(super) async fn old_ends_are_forgotten_with_their_history_and_no_others<H: T
     let long = make_plain(&store, &task_type).await?;
     let lease = claim_id(&store, long).await?.lease;
 
-    bench.elapse(DAY * 10).await;
+    fixture.elapse(DAY * 10).await;
     end(&store, lease, succeeded()).await?;
     let young = make_plain(&store, &task_type).await?;
     end(&store, claim_id(&store, young).await?.lease, succeeded()).await?;
-    bench.elapse(DAY).await;
+    fixture.elapse(DAY).await;
     ensure_same("the number of forgotten tasks", store.forget_finished(DAY * 5, soon()).await?, 2502)?;
     for id in [done, canceled] {
         ensure_same("a forgotten task", store.get(id, soon()).await?, None)?;
@@ -60,7 +60,7 @@ pub(super) async fn old_ends_are_forgotten_with_their_history_and_no_others<H: T
     ensure_state(&store, long, TaskState::Succeeded).await?;
     ensure_state(&store, young, TaskState::Succeeded).await?;
     ensure_same("what is left to forget", store.forget_finished(DAY * 5, soon()).await?, 0)?;
-    // Nobody knows any more that it was made before.
+    // The idempotency key was forgotten with the task.
     make(&store, plain(&task_type).idempotency_key("done")?).await?;
     Ok(())
 }

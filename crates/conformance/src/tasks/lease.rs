@@ -9,7 +9,7 @@ use postrider_core::task::{
 };
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, LEASE, MANY, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, LEASE, MANY, MINUTE};
 use super::steps::{
     Between, asking, cancel, claim_id, claim_one, claim_this, dead, end, ensure_none, ensure_state, finish, heartbeat,
     info, make, make_plain, only, plain, reap, retry, standing, succeeded,
@@ -18,19 +18,19 @@ use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
 
 const STILL_PROCESSING: TaskStanding = TaskStanding::Lost(Some(TaskState::Processing));
 
-/// The leases of one type that have run out, the longest ago first.
+/// The expired leases of one type, the earliest first.
 async fn lost<S: TaskStore>(store: &S, task_type: &TaskType) -> Result<Vec<LostLease>, Stop> {
     let lost = store.lost_leases(MANY, soon()).await?;
     Ok(lost.into_iter().filter(|lost| lost.task_type == *task_type).collect())
 }
 
-/// Lets the lease of an attempt run out, and brings its task back.
-async fn lose<H: TaskHarness>(bench: &Bench<'_, H>, store: &H::Store, lease: TaskLease) -> Check {
-    bench.elapse(LEASE + INSTANT).await;
+/// Lets the lease of an attempt expire and reaps it.
+async fn lose<H: TaskHarness>(fixture: &Fixture<'_, H>, store: &H::Store, lease: TaskLease) -> Check {
+    fixture.elapse(LEASE + INSTANT).await;
     ensure_same("the reaping of a lost lease", reap(store, lease, retry(Duration::ZERO)).await?, TaskStanding::Held)
 }
 
-/// Everything that a worker can ask by its lease, by a stale one.
+/// Every call that takes a lease, with a stale one.
 async fn ask_late<S: TaskStore>(store: &S, stale: TaskLease, expected: TaskStanding) -> Check {
     for outcome in [succeeded(), retry(Duration::ZERO), dead(DeadReason::Permanent), TaskOutcome::Released] {
         let what = format!("an end by a stale token, {outcome:?},");
@@ -44,21 +44,21 @@ async fn ask_late<S: TaskStore>(store: &S, stale: TaskLease, expected: TaskStand
     Ok(())
 }
 
-pub(super) async fn a_stale_token_changes_nothing<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, task_type) = (bench.open().await?, bench.open().await?, bench.task_type("fenced")?);
+pub(super) async fn a_stale_token_changes_nothing<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, task_type) = (fixture.open().await?, fixture.open().await?, fixture.task_type("fenced")?);
     let id = make_plain(&store, &task_type).await?;
     let stale = claim_this(&store, &task_type, id).await?.lease;
     ensure_same("the standing of a holder", standing(&store, stale).await?, TaskStanding::Held)?;
-    lose(bench, &store, stale).await?;
+    lose(fixture, &store, stale).await?;
     ask_late(&store, stale, TaskStanding::Lost(Some(TaskState::Enqueued))).await?;
     ensure_state(&store, id, TaskState::Enqueued).await?;
 
     let newer = claim_this(&other, &task_type, id).await?.lease;
     let before = info(&store, id).await?;
     ask_late(&store, stale, STILL_PROCESSING).await?;
-    ensure_same("the task after everything a stale token asked", info(&store, id).await?, before)?;
+    ensure_same("the task after every call with a stale token", info(&store, id).await?, before)?;
     // Also where the newer lease could be reaped.
-    bench.elapse(LEASE + INSTANT).await;
+    fixture.elapse(LEASE + INSTANT).await;
     ask_late(&store, stale, STILL_PROCESSING).await?;
     ensure_same("the standing of the holder", standing(&other, newer).await?, TaskStanding::Held)?;
     ensure_same("the number of ended attempts", store.attempts(id, soon()).await?.len(), 2)?;
@@ -70,8 +70,8 @@ pub(super) async fn a_stale_token_changes_nothing<H: TaskHarness>(bench: &Bench<
     ask_late(&store, unknown, TaskStanding::Lost(None)).await
 }
 
-pub(super) async fn every_lease_of_a_batch_has_its_own_answer<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("batch")?);
+pub(super) async fn every_lease_of_a_batch_has_its_own_answer<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("batch")?);
     let mut leases = Vec::new();
     for _ in 0..4 {
         let id = make_plain(&store, &task_type).await?;
@@ -101,38 +101,38 @@ pub(super) async fn every_lease_of_a_batch_has_its_own_answer<H: TaskHarness>(be
     })
 }
 
-pub(super) async fn a_lease_that_ran_out_may_still_end_its_attempt<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("late")?);
+pub(super) async fn a_lease_that_ran_out_may_still_end_its_attempt<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("late")?);
     for outcome in [succeeded(), retry(Duration::ZERO), dead(DeadReason::Permanent), TaskOutcome::Released] {
         let id = make_plain(&store, &task_type).await?;
         let lease = claim_id(&store, id).await?.lease;
-        bench.elapse(LEASE * 3).await;
-        ensure_none(&store, &task_type, "nobody has reaped it").await?;
+        fixture.elapse(LEASE * 3).await;
+        ensure_none(&store, &task_type, "its lease was not reaped").await?;
         end(&store, lease, outcome).await?;
-        // Some are live now, and some are not.
+        // Now some leases are live and some are not.
         let _ = cancel(&store, id).await?;
     }
     Ok(())
 }
 
-pub(super) async fn a_heartbeat_sets_the_end_of_a_lease<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("alive")?);
+pub(super) async fn a_heartbeat_sets_the_end_of_a_lease<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("alive")?);
     let id = make_plain(&store, &task_type).await?;
     let lease = claim_this(&store, &task_type, id).await?.lease;
     for (time, why) in [(HOUR, "a longer lease"), (LEASE, "the same lease"), (MINUTE / 2, "a shorter lease")] {
-        bench.elapse(MINUTE / 4).await;
+        fixture.elapse(MINUTE / 4).await;
         let mut beating = Between::begin(&store).await?;
         ensure_same("a heartbeat", heartbeat(&store, lease, time).await?, TaskStanding::Held)?;
         beating.ensure(&store, &format!("the end of {why}"), info(&store, id).await?.lease_expires_at, time).await?;
     }
-    ensure(lost(&store, &task_type).await?.is_empty(), || "a renewed lease is told to be lost".into())?;
-    bench.elapse(MINUTE / 2 + INSTANT).await;
+    ensure(lost(&store, &task_type).await?.is_empty(), || "a renewed lease is listed as lost".into())?;
+    fixture.elapse(MINUTE / 2 + INSTANT).await;
     ensure_same("the number of lost leases", lost(&store, &task_type).await?.len(), 1)?;
     end(&store, lease, succeeded()).await
 }
 
-pub(super) async fn a_heartbeat_keeps_progress<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("progress")?);
+pub(super) async fn a_heartbeat_keeps_progress<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("progress")?);
     let id = make_plain(&store, &task_type).await?;
     let lease = claim_this(&store, &task_type, id).await?.lease;
     for progress in [
@@ -141,8 +141,8 @@ pub(super) async fn a_heartbeat_keeps_progress<H: TaskHarness>(bench: &Bench<'_,
         Progress::new(None, Some("nearly".to_owned()))?,
         Progress::new(Some(1.0), Some("done".to_owned()))?,
     ] {
-        let told = Heartbeat { lease, progress: Some(progress.clone()) };
-        ensure_same("a heartbeat", only(store.heartbeat(vec![told], LEASE, soon()).await?)?, TaskStanding::Held)?;
+        let beat = Heartbeat { lease, progress: Some(progress.clone()) };
+        ensure_same("a heartbeat", only(store.heartbeat(vec![beat], LEASE, soon()).await?)?, TaskStanding::Held)?;
         ensure_same("the progress", info(&store, id).await?.progress, Some(progress.clone()))?;
         ensure_same("a heartbeat", heartbeat(&store, lease, LEASE).await?, TaskStanding::Held)?;
         ensure_same("the progress after silence", info(&store, id).await?.progress, Some(progress))?;
@@ -153,8 +153,8 @@ pub(super) async fn a_heartbeat_keeps_progress<H: TaskHarness>(bench: &Bench<'_,
     end(&store, lease, succeeded()).await
 }
 
-pub(super) async fn only_leases_that_ran_out_are_lost<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("lost")?);
+pub(super) async fn only_leases_that_ran_out_are_lost<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("lost")?);
     let strategy = RetryStrategy::constant(MINUTE).with_max_attempts(5);
     let claim_for = |lease: Duration| ClaimTasks { lease, worker: format!("{lease:?}"), ..asking(&[&task_type], 1) };
     let mut leases = Vec::new();
@@ -166,11 +166,11 @@ pub(super) async fn only_leases_that_ran_out_are_lost<H: TaskHarness>(bench: &Be
         }
     }
     let waiting = make(&store, plain(&task_type).scheduled_in(HOUR)).await?;
-    ensure(lost(&store, &task_type).await?.is_empty(), || "a lease that lasts is told to be lost".into())?;
-    bench.elapse(LEASE * 3 + INSTANT).await;
+    ensure(lost(&store, &task_type).await?.is_empty(), || "a live lease is listed as lost".into())?;
+    fixture.elapse(LEASE * 3 + INSTANT).await;
     let seen = lost(&store, &task_type).await?;
-    let told: Vec<_> = seen.iter().map(|lost| lost.lease).collect();
-    ensure_same("the leases that ran out, the longest ago first,", told, vec![leases[1], leases[0]])?;
+    let leases_seen: Vec<_> = seen.iter().map(|lost| lost.lease).collect();
+    ensure_same("the expired leases, the earliest first,", leases_seen, vec![leases[1], leases[0]])?;
     let first = &seen[0];
     ensure_same("its worker", first.worker.as_str(), format!("{:?}", LEASE * 2).as_str())?;
     ensure_same("its attempt", (first.attempt_count, first.max_attempts), (1, 5))?;
@@ -179,16 +179,16 @@ pub(super) async fn only_leases_that_ran_out_are_lost<H: TaskHarness>(bench: &Be
         format!("its first attempt began {:?} ago, not {:?} or more", first.since_first_attempt, LEASE * 3)
     })?;
     let one = store.lost_leases(1, soon()).await?;
-    ensure_same("the number of lost leases, when one was wanted,", one.len(), 1)?;
+    ensure_same("the number of lost leases, with a limit of one,", one.len(), 1)?;
     for lease in leases {
         ensure_state(&store, lease.id, TaskState::Processing).await?;
         end(&store, lease, succeeded()).await?;
     }
-    ensure(lost(&store, &task_type).await?.is_empty(), || "the lease of a task that ended is told to be lost".into())?;
+    ensure(lost(&store, &task_type).await?.is_empty(), || "the lease of an ended task is listed as lost".into())?;
     ensure_state(&store, waiting, TaskState::Pending).await
 }
 
-/// What a reaping leaves, apart from the state.
+/// The task after a reap, apart from its state.
 async fn ensure_reaped<S: TaskStore>(store: &S, id: TaskId, state: TaskState) -> Result<TaskInfo, Stop> {
     let seen = info(store, id).await?;
     ensure_same("the state of what was reaped", seen.state, state)?;
@@ -199,27 +199,27 @@ async fn ensure_reaped<S: TaskStore>(store: &S, id: TaskId, state: TaskState) ->
     Ok(seen)
 }
 
-pub(super) async fn a_lost_attempt_is_followed_by_another<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("reaped")?);
+pub(super) async fn a_lost_attempt_is_followed_by_another<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("reaped")?);
     let id = make_plain(&store, &task_type).await?;
     let lease = claim_this(&store, &task_type, id).await?.lease;
     ensure_same("a reaping of a live lease", reap(&store, lease, retry(MINUTE)).await?, STILL_PROCESSING)?;
-    bench.elapse(LEASE + INSTANT).await;
+    fixture.elapse(LEASE + INSTANT).await;
     let mut reaping = Between::begin(&store).await?;
     ensure_same("the reaping", reap(&store, lease, retry(MINUTE)).await?, TaskStanding::Held)?;
     let seen = ensure_reaped(&store, id, TaskState::Enqueued).await?;
     reaping.ensure(&store, "scheduled_for", Some(seen.scheduled_for), MINUTE).await?;
     ensure_same("the last error", seen.last_error.as_deref(), Some("no route"))?;
     ensure_none(&store, &task_type, "its delay is not over").await?;
-    bench.elapse(MINUTE + INSTANT).await;
+    fixture.elapse(MINUTE + INSTANT).await;
     ensure_same("the attempt", claim_this(&store, &task_type, id).await?.attempt_count, 2)
 }
 
-pub(super) async fn a_lease_that_was_renewed_or_ended_is_not_reaped<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, task_type) = (bench.open().await?, bench.open().await?, bench.task_type("renewed")?);
+pub(super) async fn a_lease_that_was_renewed_or_ended_is_not_reaped<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, task_type) = (fixture.open().await?, fixture.open().await?, fixture.task_type("renewed")?);
     let id = make_plain(&store, &task_type).await?;
     let lease = claim_this(&store, &task_type, id).await?.lease;
-    bench.elapse(LEASE + INSTANT).await;
+    fixture.elapse(LEASE + INSTANT).await;
     let seen: Vec<_> = lost(&other, &task_type).await?.iter().map(|lost| lost.lease).collect();
     ensure_same("the lost leases", seen, vec![lease])?;
     ensure_same("a late heartbeat", heartbeat(&store, lease, LEASE).await?, TaskStanding::Held)?;
@@ -227,18 +227,18 @@ pub(super) async fn a_lease_that_was_renewed_or_ended_is_not_reaped<H: TaskHarne
         ensure_same("the reaping of a renewed lease", reap(&other, lease, outcome).await?, STILL_PROCESSING)?;
     }
     ensure_same("the standing of the holder", standing(&store, lease).await?, TaskStanding::Held)?;
-    bench.elapse(LEASE + INSTANT).await;
+    fixture.elapse(LEASE + INSTANT).await;
     end(&store, lease, succeeded()).await?;
     let reaped = reap(&other, lease, retry(Duration::ZERO)).await?;
     ensure_same("the reaping of what ended", reaped, TaskStanding::Lost(Some(TaskState::Succeeded)))?;
     ensure_state(&store, id, TaskState::Succeeded).await
 }
 
-pub(super) async fn a_lost_last_attempt_is_a_death<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("last")?);
+pub(super) async fn a_lost_last_attempt_is_a_death<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("last")?);
     let id = make(&store, plain(&task_type).max_attempts(1)).await?;
     let lease = claim_one(&store, &task_type).await?.lease;
-    bench.elapse(LEASE + INSTANT).await;
+    fixture.elapse(LEASE + INSTANT).await;
     let mut reaping = Between::begin(&store).await?;
     ensure_same("the reaping", reap(&store, lease, dead(DeadReason::LeaseLost)).await?, TaskStanding::Held)?;
     let seen = ensure_reaped(&store, id, TaskState::Dead).await?;

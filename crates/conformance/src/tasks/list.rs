@@ -9,15 +9,15 @@ use postrider_core::task::{
 };
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, LEASE, MANY, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, LEASE, MANY, MINUTE};
 use super::steps::{
     cancel, claim_id, dead, end, ensure_refused, info, list_all, make, make_all, make_plain, plain, reap, replay,
     retry, succeeded,
 };
 use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
 
-pub(super) async fn pages_cover_everything_once_newest_first<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("pages")?);
+pub(super) async fn pages_cover_everything_once_newest_first<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("pages")?);
     let mut ids = make_all(&store, (0..13).map(|_| plain(&task_type)).collect()).await?;
     for _ in 0..12 {
         ids.push(make_plain(&store, &task_type).await?);
@@ -63,10 +63,12 @@ pub(super) async fn pages_cover_everything_once_newest_first<H: TaskHarness>(ben
     Ok(())
 }
 
-pub(super) async fn a_listing_goes_on_behind_many_that_are_not_meant<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type, many) = (bench.open().await?, bench.task_type("few")?, bench.task_type("many")?);
+pub(super) async fn a_listing_continues_after_many_tasks_that_do_not_match<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
+) -> Check {
+    let (store, task_type, many) = (fixture.open().await?, fixture.task_type("few")?, fixture.task_type("many")?);
     let oldest = make_plain(&store, &task_type).await?;
-    // More than a call should look at for one page.
+    // More than a call should read for one page.
     for _ in 0..21 {
         let ids = make_all(&store, (0..500).map(|_| plain(&many)).collect()).await?;
         for row in store.cancel(&ids, soon()).await? {
@@ -85,10 +87,10 @@ pub(super) async fn a_listing_goes_on_behind_many_that_are_not_meant<H: TaskHarn
     ensure_same("the canceled tasks of a type", canceled, vec![oldest])
 }
 
-pub(super) async fn tasks_are_found_by_patterns_of_their_types<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
+pub(super) async fn tasks_are_found_by_patterns_of_their_types<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
     // An underscore must not stand for any letter, nor a beginning for what only has it in the middle.
-    let (store, a_b, axb) = (bench.open().await?, bench.task_type("a_b")?, bench.task_type("axb")?);
-    let longer = bench.task_type("a_b2")?;
+    let (store, a_b, axb) = (fixture.open().await?, fixture.task_type("a_b")?, fixture.task_type("axb")?);
+    let longer = fixture.task_type("a_b2")?;
     let mut ids = Vec::new();
     for task_type in [&a_b, &axb, &longer] {
         ids.push(make_plain(&store, task_type).await?);
@@ -131,8 +133,8 @@ async fn found<S: TaskStore>(store: &S, filter: TaskFilter) -> Result<Vec<TaskId
     Ok(found)
 }
 
-pub(super) async fn tasks_are_found_by_their_state<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("state")?);
+pub(super) async fn tasks_are_found_by_their_state<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("state")?);
     let ids = one_of_each(&store, &task_type).await?;
     let of = |states: &[TaskState]| TaskFilter {
         states: states.to_vec(),
@@ -149,13 +151,13 @@ pub(super) async fn tasks_are_found_by_their_state<H: TaskHarness>(bench: &Bench
     ensure_same("the tasks in any state", found(&store, of(&[])).await?, ids.to_vec())
 }
 
-pub(super) async fn tasks_are_found_by_what_they_were_made_with<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, a, b) = (bench.open().await?, bench.task_type("a")?, bench.task_type("b")?);
+pub(super) async fn tasks_are_found_by_their_attributes<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, a, b) = (fixture.open().await?, fixture.task_type("a")?, fixture.task_type("b")?);
     let both = make(&store, plain(&a).tag("red").tag("it's \"big\"")).await?;
     let red = make(&store, plain(&a).tag("red")).await?;
     let reddish = make(&store, plain(&b).tag("reddish")).await?;
     let mut scheduled = plain(&b);
-    scheduled.schedule = Some(bench.schedule_name("nightly"));
+    scheduled.schedule = Some(fixture.schedule_name("nightly"));
     let schedule = scheduled.schedule.clone();
     let scheduled = make(&store, scheduled).await?;
     let all = TaskFilter { types: vec![a.clone(), b.clone()], ..TaskFilter::default() };
@@ -170,8 +172,8 @@ pub(super) async fn tasks_are_found_by_what_they_were_made_with<H: TaskHarness>(
     ensure_same("tasks of a schedule", found(&store, by_schedule).await?, vec![scheduled])
 }
 
-pub(super) async fn tasks_are_found_by_how_they_died<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("dead")?);
+pub(super) async fn tasks_are_found_by_how_they_died<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("dead")?);
     let mut ids = Vec::new();
     for (reason, error) in [
         (DeadReason::Permanent, "no such address: 100% sure"),
@@ -198,15 +200,15 @@ pub(super) async fn tasks_are_found_by_how_they_died<H: TaskHarness>(bench: &Ben
     ensure_same("dead tasks whose error has a part", found(&store, both).await?, vec![ids[1]])
 }
 
-pub(super) async fn tasks_are_found_by_when_they_were_made<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("when")?);
+pub(super) async fn tasks_are_found_by_when_they_were_made<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("when")?);
     let mut ids = Vec::new();
     let mut times = Vec::new();
     for _ in 0..4 {
         let id = make_plain(&store, &task_type).await?;
         times.push(info(&store, id).await?.created_at);
         ids.push(id);
-        bench.elapse(MINUTE).await;
+        fixture.elapse(MINUTE).await;
     }
     let all = TaskFilter { types: vec![task_type], ..TaskFilter::default() };
     let since = TaskFilter { created_since: Some(times[2]), ..all.clone() };
@@ -235,8 +237,8 @@ async fn counted<S: TaskStore>(store: &S, task_type: &TaskType) -> Result<[u64; 
     Ok(by_state)
 }
 
-pub(super) async fn tasks_are_counted_by_type_and_state<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, each, keyed) = (bench.open().await?, bench.task_type("each")?, bench.task_type("keyed")?);
+pub(super) async fn tasks_are_counted_by_type_and_state<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, each, keyed) = (fixture.open().await?, fixture.task_type("each")?, fixture.task_type("keyed")?);
     ensure_same("the counts of a type without tasks", counted(&store, &each).await?, [0; 6])?;
     let ids = one_of_each(&store, &each).await?;
     let of_keys = ["a", "a", "a", "b"].into_iter().map(|key| plain(&keyed).ordering_key(key));
@@ -244,8 +246,8 @@ pub(super) async fn tasks_are_counted_by_type_and_state<H: TaskHarness>(bench: &
     ensure_same("the counts of one task in each state", counted(&store, &each).await?, [1; 6])?;
     let counts = counted(&store, &keyed).await?;
     ensure_same("the counts of tasks that wait for their keys", counts, [4, 0, 0, 0, 0, 0])?;
-    // A death that no worker told, one by cancellation, and one that is taken back.
-    bench.elapse(LEASE + INSTANT).await;
+    // A task that died at its deadline, a canceled one, and a replayed one.
+    fixture.elapse(LEASE + INSTANT).await;
     for lost in store.lost_leases(MANY, soon()).await?.iter().filter(|lost| lost.lease.id == ids[2]) {
         ensure_same(
             "a reaped attempt",

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use postrider_core::task::{OutboxRow, TaskId, TaskMessage, TaskStore};
 use postrider_core::{ContentType, MessagingError, Priority, Provider, QueueName, QueuedMessage, ReceiveOptions};
 
-use super::bench::MANY;
+use super::fixture::MANY;
 use crate::probe::{LONG, Stop, soon};
 
-/// A message that was brought by a queue or the outbox.
+/// A message of a queue or the outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Brought {
     pub(super) body: Bytes,
@@ -18,13 +18,13 @@ pub(super) struct Brought {
 }
 
 impl Brought {
-    /// The task that it wants a worker for.
+    /// The task of the message.
     pub(super) fn task(&self) -> Result<TaskId, Stop> {
         Ok(TaskMessage::read(&self.body)?)
     }
 }
 
-/// Every message that a queue hands out now. They are acknowledged.
+/// Receives and acknowledges every ready message of a queue.
 pub(super) async fn drain<Q: Provider>(queue: &Q, name: &QueueName) -> Result<Vec<Brought>, Stop> {
     let options = ReceiveOptions::batch(100).visibility(LONG).max_receive_count(1000);
     let mut brought = Vec::new();
@@ -44,12 +44,12 @@ pub(super) async fn drain<Q: Provider>(queue: &Q, name: &QueueName) -> Result<Ve
     }
 }
 
-/// The tasks of the messages that a queue hands out now.
+/// The tasks of the ready messages of a queue.
 pub(super) async fn drain_tasks<Q: Provider>(queue: &Q, name: &QueueName) -> Result<Vec<TaskId>, Stop> {
     drain(queue, name).await?.iter().map(Brought::task).collect()
 }
 
-/// Takes every due message of the outbox. Those that are not this test's are somebody's leavings, and sent for good.
+/// Takes every due row of the outbox. Rows of other tests are marked as sent.
 pub(super) async fn take_all<S: TaskStore>(
     store: &S,
     lease: Duration,
@@ -71,7 +71,7 @@ pub(super) async fn take_all<S: TaskStore>(
     }
 }
 
-/// Sends every due PENDING task on its way.
+/// Sends every due PENDING task.
 pub(super) async fn enqueue_all<S: TaskStore>(store: &S) -> Result<usize, Stop> {
     let mut count = 0;
     loop {

@@ -1,15 +1,13 @@
-//! The suite that judges every store of tasks.
+//! The suite for task stores.
 //!
-//! As with providers, a store is seen only from outside: through its calls, the queues in it, and a clock that can be
-//! moved. All tests share one store and run one after another; each has types, queues and schedules of its own, and
-//! leaves nothing live behind. What is asked of the whole store (who is overdue, what waits in the outbox) is looked
-//! through for what is the test's own.
+//! As with providers, a store is tested only from outside: through its calls, its queues, and a clock that the harness
+//! advances. All tests share one store and run one after another; each has its own types, queues and schedules and
+//! leaves nothing live behind. Calls on the whole store (overdue tasks, the outbox) are filtered for the test's own
+//! tasks.
 //!
-//! That the suite can accuse at all is shown by [`broken`] stores: each breaks one rule, and the test that is named for
-//! it must catch it. What many workers did while they were killed is judged afterwards, by what they wrote down: see
-//! [`journal`].
+//! [`broken`] stores show that the suite can fail: each breaks one rule, and the tests named for the fault must catch
+//! it. The work of killed workers is checked afterwards by their journals: see [`journal`].
 
-mod bench;
 pub mod broken;
 mod cancel;
 mod claim;
@@ -19,6 +17,7 @@ mod dead_events;
 mod deadline;
 mod due;
 mod finish;
+mod fixture;
 mod forget;
 pub mod journal;
 mod lease;
@@ -44,32 +43,32 @@ use futures_util::FutureExt;
 use postrider_core::task::{ScheduleStore, TaskRoutes, TaskStore};
 use postrider_core::{MessagingError, Provider};
 
-use crate::probe::{Check, PATIENCE, Stop};
-use bench::Bench;
+use crate::probe::{Check, Stop, TIME_LIMIT};
+use fixture::Fixture;
 
-/// How the suite reaches a store of tasks, and lets its time pass.
+/// How the suite reaches a task store and advances its clock.
 pub trait TaskHarness: Send + Sync {
     /// The store under test.
     type Store: TaskStore + ScheduleStore;
-    /// The queues in the same store, where messages go that are sent with [`Post::Here`](postrider_core::task::Post).
+    /// The queues in the same store, the target of [`Post::Here`](postrider_core::task::Post).
     type Queue: Provider;
 
-    /// Opens one more connection to the same store: another worker.
+    /// Opens a further connection to the same store: another worker.
     fn open(&self, routes: TaskRoutes) -> impl Future<Output = Result<Self::Store, MessagingError>> + Send;
 
-    /// Opens one more connection to the queues in the same store. They go by the same clock.
+    /// Opens a further connection to the queues in the same store, which use the same clock.
     fn queue(&self) -> impl Future<Output = Result<Self::Queue, MessagingError>> + Send;
 
-    /// Lets that much time pass by the store's clock.
+    /// Lets `time` pass on the store's clock.
     fn elapse(&self, time: Duration) -> impl Future<Output = ()> + Send;
 }
 
-/// What a test found: `None` when the store behaves, else what it did.
+/// The result of one test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskFinding {
     /// The test's name.
     pub test: &'static str,
-    /// What is wrong.
+    /// What is wrong; `None` when the test passes.
     pub fault: Option<String>,
 }
 
@@ -84,11 +83,11 @@ macro_rules! tests {
         /// The names of all tests, in the order in which they run.
         pub const TASK_TESTS: &[&str] = &[$($(stringify!($test),)*)*];
 
-        async fn run<H: TaskHarness>(bench: &Bench<'_, H>, test: &'static str) -> Check {
-            // In boxes: the futures of all tests in one would be large.
+        async fn run<H: TaskHarness>(fixture: &Fixture<'_, H>, test: &'static str) -> Check {
+            // Boxed: one future of all tests would be large.
             match test {
-                $($(stringify!($test) => Box::pin($noun::$test(bench)).await,)*)*
-                unknown => Err(Stop::NotExercised(format!("there is no test {unknown}"))),
+                $($(stringify!($test) => Box::pin($noun::$test(fixture)).await,)*)*
+                unknown => Err(Stop::NotExercised(format!("unknown test {unknown}"))),
             }
         }
     };
@@ -105,21 +104,21 @@ tests! {
         a_task_that_is_refused_fails_alone,
         an_id_that_is_taken_is_refused_alone,
         a_payload_is_as_large_as_the_store_allows_and_no_larger,
-        an_idempotency_key_answers_the_first_task_whatever_became_of_it,
+        an_idempotency_key_returns_the_first_task_in_any_state,
         an_idempotency_key_is_taken_within_a_batch,
         concurrent_creations_with_one_key_make_one_task,
     }
     due {
         a_task_is_not_claimed_before_its_time,
-        a_claim_of_nothing_tells_when_to_come_again,
+        an_empty_claim_returns_the_next_due_time,
         a_task_that_waits_for_its_time_can_be_run_now,
         a_task_that_is_due_or_done_is_not_changed_by_running_it_now,
     }
     claim {
-        a_claim_tells_a_worker_all_that_it_needs,
+        a_claim_returns_all_that_a_worker_needs,
         every_claim_goes_to_one_worker,
-        types_that_were_not_asked_for_are_not_claimed,
-        a_claim_brings_no_more_than_was_asked_for,
+        only_requested_types_are_claimed,
+        a_claim_returns_at_most_its_maximum,
         urgent_tasks_go_first,
         the_least_urgent_is_not_starved,
         attempts_are_ended_and_claimed_in_one_call,
@@ -127,8 +126,8 @@ tests! {
     }
     claim_by_id {
         a_task_is_claimed_by_its_id,
-        a_task_that_is_not_due_tells_for_how_long,
-        what_is_held_or_over_or_waits_is_not_claimed_by_its_id,
+        a_task_that_is_not_due_reports_the_time_left,
+        held_ended_or_blocked_tasks_are_not_claimed_by_id,
         an_id_twice_in_a_call_is_claimed_once,
         concurrent_claims_of_an_id_yield_one_worker,
     }
@@ -136,11 +135,11 @@ tests! {
         a_task_that_succeeded_keeps_its_result,
         a_failed_attempt_is_followed_by_another_after_its_delay,
         a_task_dies_with_a_reason,
-        the_last_attempt_is_the_last_whatever_its_worker_asks_for,
+        the_last_attempt_is_final_whatever_its_outcome,
         attempts_are_counted_and_their_history_is_whole,
-        what_was_released_is_back_at_once_and_uncounted,
+        a_released_task_is_back_at_once_and_uncounted,
         a_lease_ends_once_within_a_batch,
-        many_attempts_end_in_one_call_each_in_its_way,
+        many_attempts_end_in_one_call_with_their_own_outcomes,
     }
     lease {
         a_stale_token_changes_nothing,
@@ -155,8 +154,8 @@ tests! {
     }
     deadline {
         a_task_is_not_claimed_past_its_deadline,
-        tasks_die_at_their_deadline_worked_on_or_not,
-        no_more_tasks_die_at_once_than_was_asked_for,
+        tasks_die_at_their_deadline_running_or_not,
+        a_call_expires_at_most_its_limit,
     }
     cancel {
         a_task_can_be_canceled_in_every_state_but_its_last,
@@ -177,57 +176,57 @@ tests! {
         a_canceled_first_task_frees_the_key,
         a_canceled_task_in_the_middle_is_passed_over,
         a_replayed_task_joins_the_end_of_its_key,
-        other_keys_and_tasks_without_one_go_on,
+        other_keys_and_tasks_without_a_key_are_not_blocked,
         an_ended_key_is_free_for_a_claim_by_id,
-        a_refused_or_repeated_task_takes_no_turn,
+        a_refused_or_repeated_task_takes_no_place_in_its_key,
         concurrent_creators_share_a_key,
         concurrent_workers_never_share_a_key,
     }
     races {
-        of_those_who_end_an_attempt_at_once_one_does,
-        a_key_never_stands_still,
+        concurrent_ends_of_an_attempt_take_effect_once,
+        a_key_always_makes_progress,
     }
     queue_mode {
         a_due_task_is_sent_to_its_queue_once,
-        no_more_tasks_are_sent_than_was_asked_for,
+        a_call_sends_at_most_its_limit,
         concurrent_enqueuers_send_each_task_once,
-        what_is_tried_again_has_a_message_for_its_time,
-        whatever_becomes_pending_is_sent,
+        a_retried_task_has_a_message_at_its_due_time,
+        every_pending_task_is_sent,
     }
     outbox {
-        what_is_sent_elsewhere_waits_in_the_outbox,
-        what_was_taken_is_nobody_elses_until_its_lease_is_over,
-        the_outbox_gives_the_oldest_first_and_no_more_than_asked,
+        tasks_for_other_stores_wait_in_the_outbox,
+        taken_outbox_rows_are_exclusive_until_their_lease_ends,
+        the_outbox_returns_the_oldest_first_up_to_its_limit,
         a_retry_waits_in_the_outbox_for_its_time,
         concurrent_takers_share_no_message,
     }
     dead_events {
-        every_death_is_told_once_to_a_queue_in_the_store,
-        every_death_is_told_once_through_the_outbox,
-        many_deaths_in_one_call_are_each_told,
-        no_death_is_told_where_nobody_listens,
+        every_dead_task_sends_one_event_to_a_queue_in_the_store,
+        every_dead_task_sends_one_event_through_the_outbox,
+        many_tasks_dying_in_one_call_send_an_event_each,
+        no_event_is_sent_without_a_queue_for_events,
     }
     stranded {
-        what_is_stranded_is_sent_again_once_after_the_grace,
+        stranded_tasks_are_sent_again_once_after_the_grace,
         other_types_are_not_sent_again,
-        what_waits_in_the_outbox_is_told_with_what_is_stranded,
+        outbox_rows_are_counted_with_stranded_tasks,
     }
     list {
         pages_cover_everything_once_newest_first,
-        a_listing_goes_on_behind_many_that_are_not_meant,
+        a_listing_continues_after_many_tasks_that_do_not_match,
         tasks_are_found_by_their_state,
-        tasks_are_found_by_what_they_were_made_with,
+        tasks_are_found_by_their_attributes,
         tasks_are_found_by_patterns_of_their_types,
         tasks_are_found_by_how_they_died,
         tasks_are_found_by_when_they_were_made,
         tasks_are_counted_by_type_and_state,
     }
     forget {
-        old_ends_are_forgotten_with_their_history_and_no_others,
+        only_old_ended_tasks_are_forgotten_with_their_history,
     }
     wake_ups {
-        whatever_can_be_claimed_wakes_its_workers,
-        whatever_is_to_be_sent_wakes_the_enqueuer,
+        every_claimable_task_wakes_its_workers,
+        every_task_to_send_wakes_the_enqueuer,
     }
     schedules {
         a_schedule_is_read_back_as_it_was_put,
@@ -239,8 +238,8 @@ tests! {
     }
 }
 
-/// A test that has not ended by then will not end: no test makes so many calls that are all slow.
-const TEST_LIMIT: Duration = Duration::from_secs(8 * PATIENCE.as_secs());
+/// Time limit of one test: more than all its calls take.
+const TEST_LIMIT: Duration = Duration::from_secs(8 * TIME_LIMIT.as_secs());
 
 /// Runs every test.
 pub async fn exercise_tasks<H: TaskHarness>(harness: &H) -> Vec<TaskFinding> {
@@ -260,15 +259,15 @@ pub async fn exercise_task_test<H: TaskHarness>(harness: &H, name: &str) -> Task
 }
 
 async fn find<H: TaskHarness>(harness: &H, test: &'static str) -> TaskFinding {
-    let bench = Bench::new(harness);
-    let run = AssertUnwindSafe(run(&bench, test)).catch_unwind();
+    let fixture = Fixture::new(harness);
+    let run = AssertUnwindSafe(run(&fixture, test)).catch_unwind();
     let mut fault = match tokio::time::timeout(TEST_LIMIT, run).await {
         Ok(Ok(Ok(()))) => None,
         Ok(Ok(Err(Stop::Violation(fault) | Stop::NotExercised(fault)))) => Some(fault),
         Ok(Err(_)) => Some("a call panicked".to_owned()),
         Err(_) => Some(format!("it did not end within {TEST_LIMIT:?}: a call ignores its deadline")),
     };
-    if let Err(error) = bench.clean_up().await {
+    if let Err(error) = fixture.clean_up().await {
         // What a test found is worth more than what it could not clear away.
         fault = fault.or_else(|| Some(format!("what it left could not be removed: {error}")));
     }

@@ -12,7 +12,7 @@ use postrider_core::task::{
 };
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, LEASE, MANY, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, LEASE, MANY, MINUTE};
 use super::steps::{
     cancel, claim, claim_id, claim_this, dead, end, ensure_none, ensure_state, info, list_all, make, make_all,
     make_plain, plain, reap, replay, retry, sorted, succeeded,
@@ -39,8 +39,8 @@ async fn run_in_order<S: TaskStore>(store: &S, task_type: &TaskType, expected: &
     ensure_same("the order in which the tasks of a key ran", order, expected.to_vec())
 }
 
-pub(super) async fn tasks_of_a_key_run_one_at_a_time_and_in_order<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, task_type) = (bench.open().await?, bench.open().await?, bench.task_type("key")?);
+pub(super) async fn tasks_of_a_key_run_one_at_a_time_and_in_order<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, task_type) = (fixture.open().await?, fixture.open().await?, fixture.task_type("key")?);
     let mut ids = queue_up(&store, &task_type, 4).await?;
     ids.push(make(&other, plain(&task_type).ordering_key("k")?).await?);
     let mut blocked = Vec::new();
@@ -54,60 +54,60 @@ pub(super) async fn tasks_of_a_key_run_one_at_a_time_and_in_order<H: TaskHarness
     run_in_order(&store, &task_type, &[next]).await
 }
 
-pub(super) async fn a_key_is_held_over_retries_and_releases<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("retry")?);
+pub(super) async fn a_key_is_held_over_retries_and_releases<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("retry")?);
     let ids = queue_up(&store, &task_type, 2).await?;
     let lease = claim_this(&store, &task_type, ids[0]).await?.lease;
     end(&store, lease, retry(MINUTE)).await?;
     ensure_none(&store, &task_type, "the first of its key is tried again").await?;
-    bench.elapse(MINUTE + INSTANT).await;
+    fixture.elapse(MINUTE + INSTANT).await;
     let lease = claim_this(&store, &task_type, ids[0]).await?.lease;
     end(&store, lease, TaskOutcome::Released).await?;
     let lease = claim_this(&store, &task_type, ids[0]).await?.lease;
-    bench.elapse(LEASE + INSTANT).await;
+    fixture.elapse(LEASE + INSTANT).await;
     ensure_same("the reaping", reap(&store, lease, retry(Duration::ZERO)).await?, TaskStanding::Held)?;
     run_in_order(&store, &task_type, &ids).await
 }
 
-pub(super) async fn a_key_waits_for_the_time_of_its_first_task<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("later")?);
+pub(super) async fn a_key_waits_for_the_time_of_its_first_task<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("later")?);
     let first = make(&store, plain(&task_type).ordering_key("k")?.scheduled_in(MINUTE)).await?;
     let second = make(&store, plain(&task_type).ordering_key("k")?).await?;
     ensure_none(&store, &task_type, "the first of its key is not due").await?;
-    bench.elapse(MINUTE + INSTANT).await;
+    fixture.elapse(MINUTE + INSTANT).await;
     run_in_order(&store, &task_type, &[first, second]).await
 }
 
-pub(super) async fn every_death_frees_the_key<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("death")?);
+pub(super) async fn every_death_frees_the_key<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("death")?);
     let ids = queue_up(&store, &task_type, 3).await?;
     let lease = claim_this(&store, &task_type, ids[0]).await?.lease;
     end(&store, lease, dead(DeadReason::Permanent)).await?;
     let lease = claim_this(&store, &task_type, ids[1]).await?.lease;
-    bench.elapse(LEASE + INSTANT).await;
+    fixture.elapse(LEASE + INSTANT).await;
     ensure_same("the reaping", reap(&store, lease, dead(DeadReason::LeaseLost)).await?, TaskStanding::Held)?;
     run_in_order(&store, &task_type, &ids[2..]).await?;
 
     let overdue = make(&store, plain(&task_type).ordering_key("k")?.deadline_in(MINUTE)).await?;
     let running = make(&store, plain(&task_type).ordering_key("k")?.deadline_in(HOUR)).await?;
     let next = make(&store, plain(&task_type).ordering_key("k")?).await?;
-    bench.elapse(MINUTE + INSTANT).await;
-    ensure_none(&store, &task_type, "the first of its key is past its deadline, and nobody said so").await?;
+    fixture.elapse(MINUTE + INSTANT).await;
+    ensure_none(&store, &task_type, "the first of its key is past its deadline and was not expired").await?;
     drop(store.expire_overdue(MANY, soon()).await?);
     ensure_state(&store, overdue, TaskState::Dead).await?;
     drop(claim_this(&store, &task_type, running).await?);
-    bench.elapse(HOUR).await;
+    fixture.elapse(HOUR).await;
     drop(store.expire_overdue(MANY, soon()).await?);
     ensure_state(&store, running, TaskState::Dead).await?;
     run_in_order(&store, &task_type, &[next]).await
 }
 
-pub(super) async fn a_canceled_first_task_frees_the_key<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("head")?);
+pub(super) async fn a_canceled_first_task_frees_the_key<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("head")?);
     let ids = queue_up(&store, &task_type, 5).await?;
     cancel(&store, ids[0]).await??;
     drop(claim_this(&store, &task_type, ids[1]).await?);
-    // The next one's turn comes when the worked-on one is canceled, and not before.
+    // The next one becomes claimable when the running one is canceled, not before.
     ensure_none(&store, &task_type, "another task of its key is worked on").await?;
     cancel(&store, ids[1]).await??;
     let lease = claim_this(&store, &task_type, ids[2]).await?.lease;
@@ -116,8 +116,8 @@ pub(super) async fn a_canceled_first_task_frees_the_key<H: TaskHarness>(bench: &
     run_in_order(&store, &task_type, &ids[3..]).await
 }
 
-pub(super) async fn a_canceled_task_in_the_middle_is_passed_over<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("middle")?);
+pub(super) async fn a_canceled_task_in_the_middle_is_passed_over<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("middle")?);
     let ids = queue_up(&store, &task_type, 5).await?;
     let lease = claim_this(&store, &task_type, ids[0]).await?.lease;
     for row in store.cancel(&[ids[1], ids[3]], soon()).await? {
@@ -134,8 +134,8 @@ pub(super) async fn a_canceled_task_in_the_middle_is_passed_over<H: TaskHarness>
     run_in_order(&store, &task_type, &ids[3..]).await
 }
 
-pub(super) async fn a_replayed_task_joins_the_end_of_its_key<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("replay")?);
+pub(super) async fn a_replayed_task_joins_the_end_of_its_key<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("replay")?);
     let ids = queue_up(&store, &task_type, 3).await?;
     let lease = claim_this(&store, &task_type, ids[0]).await?.lease;
     end(&store, lease, dead(DeadReason::Permanent)).await?;
@@ -143,7 +143,7 @@ pub(super) async fn a_replayed_task_joins_the_end_of_its_key<H: TaskHarness>(ben
     ensure(info(&store, ids[0]).await?.is_blocked, || "a replayed task does not wait for its key".into())?;
     let last = make(&store, plain(&task_type).ordering_key("k")?).await?;
     run_in_order(&store, &task_type, &[ids[1], ids[2], ids[0], last]).await?;
-    // Alone with its key, it waits for nobody.
+    // Alone with its key, it is not blocked.
     let alone = queue_up(&store, &task_type, 1).await?[0];
     let lease = claim_this(&store, &task_type, alone).await?.lease;
     end(&store, lease, dead(DeadReason::Permanent)).await?;
@@ -151,8 +151,10 @@ pub(super) async fn a_replayed_task_joins_the_end_of_its_key<H: TaskHarness>(ben
     run_in_order(&store, &task_type, &[alone]).await
 }
 
-pub(super) async fn other_keys_and_tasks_without_one_go_on<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type, other_type) = (bench.open().await?, bench.task_type("a")?, bench.task_type("b")?);
+pub(super) async fn other_keys_and_tasks_without_a_key_are_not_blocked<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
+) -> Check {
+    let (store, task_type, other_type) = (fixture.open().await?, fixture.task_type("a")?, fixture.task_type("b")?);
     let ids = queue_up(&store, &task_type, 2).await?;
     let lease = claim_this(&store, &task_type, ids[0]).await?.lease;
     let other_key = make(&store, plain(&task_type).ordering_key("l")?).await?;
@@ -168,8 +170,8 @@ pub(super) async fn other_keys_and_tasks_without_one_go_on<H: TaskHarness>(bench
     Ok(())
 }
 
-pub(super) async fn an_ended_key_is_free_for_a_claim_by_id<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open_with(bench.here()).await?, bench.task_type("byid")?);
+pub(super) async fn an_ended_key_is_free_for_a_claim_by_id<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open_with(fixture.here()).await?, fixture.task_type("byid")?);
     let ids = queue_up(&store, &task_type, 3).await?;
     for (at, id) in ids.iter().enumerate() {
         let lease = claim_id(&store, *id).await?.lease;
@@ -181,8 +183,8 @@ pub(super) async fn an_ended_key_is_free_for_a_claim_by_id<H: TaskHarness>(bench
     Ok(())
 }
 
-pub(super) async fn concurrent_creators_share_a_key<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (stores, task_type) = (bench.open_several(4).await?, bench.task_type("made")?);
+pub(super) async fn concurrent_creators_share_a_key<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (stores, task_type) = (fixture.open_several(4).await?, fixture.task_type("made")?);
     let creators = stores.iter().enumerate().map(|(creator, store)| {
         let task_type = &task_type;
         async move {
@@ -201,7 +203,7 @@ pub(super) async fn concurrent_creators_share_a_key<H: TaskHarness>(bench: &Benc
     let made = try_join_all(creators).await?;
     let filter = TaskFilter { types: vec![task_type.clone()], ..TaskFilter::default() };
     let free = list_all(&stores[0], &filter).await?.iter().filter(|task| !task.is_blocked).count();
-    ensure_same("the number of tasks of one key that wait for nobody", free, 1)?;
+    ensure_same("the number of unblocked tasks of one key", free, 1)?;
     let mut order = Vec::new();
     loop {
         let claimed = claim(&stores[0], &task_type, 10).await?;
@@ -225,8 +227,8 @@ struct Running {
     order: BTreeMap<String, Vec<Bytes>>,
 }
 
-pub(super) async fn concurrent_workers_never_share_a_key<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (stores, task_type) = (bench.open_several(4).await?, bench.task_type("run")?);
+pub(super) async fn concurrent_workers_never_share_a_key<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (stores, task_type) = (fixture.open_several(4).await?, fixture.task_type("run")?);
     let mut tasks = Vec::new();
     for number in 0..10u8 {
         for key in 0..6 {
@@ -243,7 +245,7 @@ pub(super) async fn concurrent_workers_never_share_a_key<H: TaskHarness>(bench: 
             let mut idle = 0;
             while !is_done() {
                 let claimed = claim(store, task_type, 3).await?;
-                // Others may hold every key for a while, but not for this many looks.
+                // Other workers may hold every key for a while, but not for this many claims.
                 idle = if claimed.is_empty() { idle + 1 } else { 0 };
                 if idle > 100_000 {
                     return violation("nothing can be claimed any more, and not everything was");
@@ -272,8 +274,10 @@ pub(super) async fn concurrent_workers_never_share_a_key<H: TaskHarness>(bench: 
     Ok(())
 }
 
-pub(super) async fn a_refused_or_repeated_task_takes_no_turn<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("gap")?);
+pub(super) async fn a_refused_or_repeated_task_takes_no_place_in_its_key<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
+) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("gap")?);
     let keyed = || plain(&task_type).ordering_key("k");
     let first = make(&store, keyed()?.idempotency_key("once")?).await?;
     let tasks = vec![keyed()?.tag("bad\ntag"), keyed()?.idempotency_key("once")?, keyed()?];

@@ -1,18 +1,18 @@
-//! Messages that wait for somebody to send them elsewhere.
+//! Outbox rows: messages to send to other stores.
 
 use futures_util::future::try_join_all;
 use postrider_core::task::{OutboxRow, TaskId, TaskMessage, TaskOutcome, TaskState, TaskStore, TaskType};
 use postrider_core::{ContentType, Priority, QueueName};
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, LEASE, MANY, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, LEASE, MANY, MINUTE};
 use super::messages::{drain, enqueue_all, take_all};
 use super::steps::{
     cancel, claim_id, end, ensure_left, ensure_state, info, make, make_all, make_plain, plain, retry, sorted, succeeded,
 };
 use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
 
-/// The due messages of a queue that nobody has taken.
+/// The due, untaken outbox rows of a queue.
 async fn take<S: TaskStore>(store: &S, queue: &QueueName) -> Result<Vec<OutboxRow>, Stop> {
     Ok(take_all(store, LEASE, |row| row.queue == *queue).await?)
 }
@@ -26,15 +26,15 @@ fn receipts(rows: &[OutboxRow]) -> Vec<(i64, i64)> {
 }
 
 /// Takes the one message that a type must have, and says that it was sent.
-async fn relay<H: TaskHarness>(bench: &Bench<'_, H>, store: &H::Store, task_type: &TaskType, id: TaskId) -> Check {
-    let rows = take(store, &bench.elsewhere().queue(task_type)?).await?;
+async fn relay<H: TaskHarness>(fixture: &Fixture<'_, H>, store: &H::Store, task_type: &TaskType, id: TaskId) -> Check {
+    let rows = take(store, &fixture.elsewhere().queue(task_type)?).await?;
     ensure_same("the tasks of the messages to be sent", tasks(&rows)?, vec![id])?;
     Ok(store.outbox_sent(&receipts(&rows), soon()).await?)
 }
 
-pub(super) async fn what_is_sent_elsewhere_waits_in_the_outbox<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, queue) = (bench.open_with(bench.elsewhere()).await?, bench.queue().await?);
-    let (a, b) = (bench.task_type("a")?, bench.task_type("b")?);
+pub(super) async fn tasks_for_other_stores_wait_in_the_outbox<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, queue) = (fixture.open_with(fixture.elsewhere()).await?, fixture.queue().await?);
+    let (a, b) = (fixture.task_type("a")?, fixture.task_type("b")?);
     let urgent = make(&store, plain(&a).priority(Priority::HIGHEST)).await?;
     let plain_one = make(&store, plain(&b)).await?;
     let later = make(&store, plain(&a).scheduled_in(HOUR)).await?;
@@ -44,7 +44,7 @@ pub(super) async fn what_is_sent_elsewhere_waits_in_the_outbox<H: TaskHarness>(b
         ensure_state(&store, id, TaskState::Enqueued).await?;
     }
     ensure_state(&store, later, TaskState::Pending).await?;
-    let (to_a, to_b) = (bench.elsewhere().queue(&a)?, bench.elsewhere().queue(&b)?);
+    let (to_a, to_b) = (fixture.elsewhere().queue(&a)?, fixture.elsewhere().queue(&b)?);
     let rows = take_all(&store, LEASE, |row| row.queue == to_a || row.queue == to_b).await?;
     ensure_same("the number of messages", rows.len(), 2)?;
     for (id, to) in [(urgent, &to_a), (plain_one, &to_b)] {
@@ -63,22 +63,22 @@ pub(super) async fn what_is_sent_elsewhere_waits_in_the_outbox<H: TaskHarness>(b
     Ok(())
 }
 
-pub(super) async fn what_was_taken_is_nobody_elses_until_its_lease_is_over<H: TaskHarness>(
-    bench: &Bench<'_, H>,
+pub(super) async fn taken_outbox_rows_are_exclusive_until_their_lease_ends<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
 ) -> Check {
-    let (store, other) = (bench.open_with(bench.elsewhere()).await?, bench.open_with(bench.elsewhere()).await?);
-    let task_type = bench.task_type("taken")?;
-    let queue = bench.elsewhere().queue(&task_type)?;
+    let (store, other) = (fixture.open_with(fixture.elsewhere()).await?, fixture.open_with(fixture.elsewhere()).await?);
+    let task_type = fixture.task_type("taken")?;
+    let queue = fixture.elsewhere().queue(&task_type)?;
     let ids = make_all(&store, (0..3).map(|_| plain(&task_type)).collect()).await?;
     enqueue_all(&store).await?;
     let first = take(&store, &queue).await?;
-    ensure_same("the tasks of what was taken", sorted(tasks(&first)?), sorted(ids.clone()))?;
+    ensure_same("the tasks of the taken rows", sorted(tasks(&first)?), sorted(ids.clone()))?;
     for taker in [&store, &other] {
         ensure_same("what a second taker gets", take(taker, &queue).await?, Vec::new())?;
     }
     store.outbox_sent(&receipts(&first[..1]), soon()).await?;
 
-    bench.elapse(LEASE + INSTANT).await;
+    fixture.elapse(LEASE + INSTANT).await;
     let again = take(&other, &queue).await?;
     let (expected, seen): (Vec<_>, Vec<_>) =
         (first[1..].iter().map(|row| row.message.id).collect(), again.iter().map(|row| row.message.id).collect());
@@ -86,26 +86,26 @@ pub(super) async fn what_was_taken_is_nobody_elses_until_its_lease_is_over<H: Ta
     ensure(again.iter().all(|row| first.iter().all(|old| old.token != row.token)), || {
         "two takers have the same token".into()
     })?;
-    // The first sender is late: what somebody else has taken stays.
+    // The first sender is late: rows that another sender has taken stay.
     store.outbox_sent(&receipts(&first), soon()).await?;
-    bench.elapse(LEASE + INSTANT).await;
+    fixture.elapse(LEASE + INSTANT).await;
     let last = take(&store, &queue).await?;
     ensure_same("the number of messages after a late sender", last.len(), 2)?;
     store.outbox_sent(&receipts(&last), soon()).await?;
-    bench.elapse(LEASE + INSTANT).await;
+    fixture.elapse(LEASE + INSTANT).await;
     ensure_same("what was sent", take(&other, &queue).await?, Vec::new())
 }
 
-pub(super) async fn the_outbox_gives_the_oldest_first_and_no_more_than_asked<H: TaskHarness>(
-    bench: &Bench<'_, H>,
+pub(super) async fn the_outbox_returns_the_oldest_first_up_to_its_limit<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
 ) -> Check {
-    let (store, task_type) = (bench.open_with(bench.elsewhere()).await?, bench.task_type("order")?);
+    let (store, task_type) = (fixture.open_with(fixture.elsewhere()).await?, fixture.task_type("order")?);
     take_all(&store, LEASE, |_| false).await?;
     let mut ids = Vec::new();
     for _ in 0..5 {
         ids.push(make_plain(&store, &task_type).await?);
         enqueue_all(&store).await?;
-        bench.elapse(INSTANT * 10).await;
+        fixture.elapse(INSTANT * 10).await;
     }
     let mut seen = Vec::new();
     for expected in [2, 2, 1] {
@@ -117,24 +117,24 @@ pub(super) async fn the_outbox_gives_the_oldest_first_and_no_more_than_asked<H: 
     ensure_same("the order of the messages", seen, ids)
 }
 
-pub(super) async fn a_retry_waits_in_the_outbox_for_its_time<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open_with(bench.elsewhere()).await?, bench.task_type("retry")?);
-    let queue = bench.elsewhere().queue(&task_type)?;
+pub(super) async fn a_retry_waits_in_the_outbox_for_its_time<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open_with(fixture.elsewhere()).await?, fixture.task_type("retry")?);
+    let queue = fixture.elsewhere().queue(&task_type)?;
     // Messages that other tests left for later are out of the way.
-    bench.elapse(HOUR * 24).await;
+    fixture.elapse(HOUR * 24).await;
     take_all(&store, LEASE, |_| false).await?;
     let id = make_plain(&store, &task_type).await?;
     enqueue_all(&store).await?;
-    relay(bench, &store, &task_type, id).await?;
+    relay(fixture, &store, &task_type, id).await?;
     end(&store, claim_id(&store, id).await?.lease, retry(HOUR)).await?;
-    bench.elapse(HOUR - MINUTE).await;
+    fixture.elapse(HOUR - MINUTE).await;
     let early = store.take_outbox(MANY, LEASE, soon()).await?;
     ensure(early.rows.iter().all(|row| row.queue != queue), || "a retry is sent before its time".into())?;
     ensure_left("the time until the next message is due", early.next_due, MINUTE)?;
-    bench.elapse(MINUTE + INSTANT).await;
-    relay(bench, &store, &task_type, id).await?;
+    fixture.elapse(MINUTE + INSTANT).await;
+    relay(fixture, &store, &task_type, id).await?;
     end(&store, claim_id(&store, id).await?.lease, TaskOutcome::Released).await?;
-    relay(bench, &store, &task_type, id).await?;
+    relay(fixture, &store, &task_type, id).await?;
     end(&store, claim_id(&store, id).await?.lease, succeeded()).await?;
     ensure_same("messages of what has ended", take(&store, &queue).await?, Vec::new())?;
     let canceled = make_plain(&store, &task_type).await?;
@@ -143,12 +143,12 @@ pub(super) async fn a_retry_waits_in_the_outbox_for_its_time<H: TaskHarness>(ben
     ensure_same("messages of what was canceled", take(&store, &queue).await?, Vec::new())
 }
 
-pub(super) async fn concurrent_takers_share_no_message<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let task_type = bench.task_type("race")?;
-    let queue = bench.elsewhere().queue(&task_type)?;
+pub(super) async fn concurrent_takers_share_no_message<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let task_type = fixture.task_type("race")?;
+    let queue = fixture.elsewhere().queue(&task_type)?;
     let mut stores = Vec::new();
     for _ in 0..4 {
-        stores.push(bench.open_with(bench.elsewhere()).await?);
+        stores.push(fixture.open_with(fixture.elsewhere()).await?);
     }
     take_all(&stores[0], LEASE, |_| false).await?;
     let ids = make_all(&stores[0], (0..60).map(|_| plain(&task_type)).collect()).await?;

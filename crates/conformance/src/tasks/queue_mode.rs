@@ -7,7 +7,7 @@ use postrider_core::Priority;
 use postrider_core::task::{DeadReason, TaskId, TaskOutcome, TaskStanding, TaskState, TaskStore, TaskType};
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, LEASE, MANY, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, LEASE, MANY, MINUTE};
 use super::messages::{drain, drain_tasks, enqueue_all};
 use super::steps::{
     Between, claim_id, dead, end, ensure_left, ensure_state, info, make, make_all, make_plain, plain, reap, replay,
@@ -15,9 +15,9 @@ use super::steps::{
 };
 use crate::probe::{Check, Stop, ensure, ensure_same, soon};
 
-pub(super) async fn a_due_task_is_sent_to_its_queue_once<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other) = (bench.open_with(bench.here()).await?, bench.open_with(bench.here()).await?);
-    let (queue, a, b) = (bench.queue().await?, bench.task_type("a")?, bench.task_type("b")?);
+pub(super) async fn a_due_task_is_sent_to_its_queue_once<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other) = (fixture.open_with(fixture.here()).await?, fixture.open_with(fixture.here()).await?);
+    let (queue, a, b) = (fixture.queue().await?, fixture.task_type("a")?, fixture.task_type("b")?);
     let due = [
         make(&store, plain(&a).priority(Priority::HIGHEST)).await?,
         make(&store, plain(&a)).await?,
@@ -26,7 +26,7 @@ pub(super) async fn a_due_task_is_sent_to_its_queue_once<H: TaskHarness>(bench: 
     let blocked = make(&store, plain(&b).ordering_key("k")?).await?;
     let later = make(&store, plain(&a).scheduled_in(HOUR)).await?;
     let late = make(&store, plain(&a).deadline_in(INSTANT)).await?;
-    bench.elapse(MINUTE).await;
+    fixture.elapse(MINUTE).await;
     let mut sending = Between::begin(&store).await?;
     let enqueued = store.enqueue_due(MANY, soon()).await?;
     ensure_same("the number of tasks sent on their way", enqueued.count, 3)?;
@@ -42,9 +42,9 @@ pub(super) async fn a_due_task_is_sent_to_its_queue_once<H: TaskHarness>(bench: 
     for round in 0..2 {
         ensure_same("the number of tasks sent twice", enqueue_all(&other).await?, 0)?;
         for (task_type, ids) in [(&a, &due[..2]), (&b, &due[2..])] {
-            let brought = drain(&queue, &bench.here().queue(task_type)?).await?;
+            let messages = drain(&queue, &fixture.here().queue(task_type)?).await?;
             let mut seen = Vec::new();
-            for message in &brought {
+            for message in &messages {
                 ensure(message.is_json, || format!("a message of a task is not JSON: {message:?}"))?;
                 seen.push((message.task()?, message.priority));
             }
@@ -62,24 +62,24 @@ pub(super) async fn a_due_task_is_sent_to_its_queue_once<H: TaskHarness>(bench: 
     Ok(())
 }
 
-pub(super) async fn no_more_tasks_are_sent_than_was_asked_for<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, queue) = (bench.open_with(bench.here()).await?, bench.queue().await?);
-    let task_type = bench.task_type("limit")?;
+pub(super) async fn a_call_sends_at_most_its_limit<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, queue) = (fixture.open_with(fixture.here()).await?, fixture.queue().await?);
+    let task_type = fixture.task_type("limit")?;
     make_all(&store, (0..5).map(|_| plain(&task_type)).collect()).await?;
     for expected in [2, 2, 1, 0] {
         let count = store.enqueue_due(2, soon()).await?.count;
         ensure_same("the number of tasks sent on their way, of two at most,", count, expected)?;
-        let brought = drain_tasks(&queue, &bench.here().queue(&task_type)?).await?;
-        ensure_same("the number of messages", brought.len(), expected)?;
+        let messages = drain_tasks(&queue, &fixture.here().queue(&task_type)?).await?;
+        ensure_same("the number of messages", messages.len(), expected)?;
     }
     Ok(())
 }
 
-pub(super) async fn concurrent_enqueuers_send_each_task_once<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (queue, task_type) = (bench.queue().await?, bench.task_type("race")?);
+pub(super) async fn concurrent_enqueuers_send_each_task_once<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (queue, task_type) = (fixture.queue().await?, fixture.task_type("race")?);
     let mut stores = Vec::new();
     for _ in 0..4 {
-        stores.push(bench.open_with(bench.here()).await?);
+        stores.push(fixture.open_with(fixture.here()).await?);
     }
     let ids = make_all(&stores[0], (0..100).map(|_| plain(&task_type)).collect()).await?;
     let rounds = stores.iter().map(|store| async move {
@@ -93,14 +93,14 @@ pub(super) async fn concurrent_enqueuers_send_each_task_once<H: TaskHarness>(ben
     });
     let counts = try_join_all(rounds).await?;
     ensure_same("the number of tasks that four enqueuers sent", counts.iter().sum(), 100)?;
-    let brought = drain_tasks(&queue, &bench.here().queue(&task_type)?).await?;
-    ensure_same("the tasks of the messages", sorted(brought), sorted(ids))
+    let messages = drain_tasks(&queue, &fixture.here().queue(&task_type)?).await?;
+    ensure_same("the tasks of the messages", sorted(messages), sorted(ids))
 }
 
-pub(super) async fn what_is_tried_again_has_a_message_for_its_time<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, queue) = (bench.open_with(bench.here()).await?, bench.queue().await?);
-    let task_type = bench.task_type("retry")?;
-    let name = bench.here().queue(&task_type)?;
+pub(super) async fn a_retried_task_has_a_message_at_its_due_time<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, queue) = (fixture.open_with(fixture.here()).await?, fixture.queue().await?);
+    let task_type = fixture.task_type("retry")?;
+    let name = fixture.here().queue(&task_type)?;
     let id = make(&store, plain(&task_type).priority(Priority::new(7)?)).await?;
     enqueue_all(&store).await?;
     ensure_same("the message of a new task", drain_tasks(&queue, &name).await?, vec![id])?;
@@ -110,70 +110,70 @@ pub(super) async fn what_is_tried_again_has_a_message_for_its_time<H: TaskHarnes
     let enqueued_at = info(&store, id).await?.enqueued_at;
     failing.ensure(&store, "enqueued_at of a retry", enqueued_at, Duration::ZERO).await?;
     ensure_same("messages before the delay is over", drain(&queue, &name).await?, Vec::new())?;
-    ensure_same("tasks that nobody sent, during a delay,", enqueue_all(&store).await?, 0)?;
-    bench.elapse(MINUTE + INSTANT).await;
-    ensure_same("tasks that nobody sent, after a delay,", enqueue_all(&store).await?, 0)?;
-    let brought = drain(&queue, &name).await?;
-    ensure_same("the number of messages of a retry", brought.len(), 1)?;
-    ensure_same("the message of a retry", (brought[0].task()?, brought[0].priority.get()), (id, 7))?;
+    ensure_same("unsent tasks during a delay", enqueue_all(&store).await?, 0)?;
+    fixture.elapse(MINUTE + INSTANT).await;
+    ensure_same("unsent tasks after a delay", enqueue_all(&store).await?, 0)?;
+    let messages = drain(&queue, &name).await?;
+    ensure_same("the number of messages of a retry", messages.len(), 1)?;
+    ensure_same("the message of a retry", (messages[0].task()?, messages[0].priority.get()), (id, 7))?;
 
     // So has one whose worker was lost.
     let lease = claim_id(&store, id).await?.lease;
-    bench.elapse(LEASE + INSTANT).await;
+    fixture.elapse(LEASE + INSTANT).await;
     ensure_same("the reaping", reap(&store, lease, retry(MINUTE)).await?, TaskStanding::Held)?;
     ensure_same("messages before the delay is over", drain(&queue, &name).await?, Vec::new())?;
-    bench.elapse(MINUTE + INSTANT).await;
+    fixture.elapse(MINUTE + INSTANT).await;
     ensure_same("the message after a lost worker", drain_tasks(&queue, &name).await?, vec![id])?;
 
-    // And one that was given back, at once.
+    // And a released one, at once.
     end(&store, claim_id(&store, id).await?.lease, TaskOutcome::Released).await?;
     ensure_state(&store, id, TaskState::Enqueued).await?;
     ensure_same("the message of what was released", drain_tasks(&queue, &name).await?, vec![id])?;
     end(&store, claim_id(&store, id).await?.lease, succeeded()).await?;
-    bench.elapse(HOUR).await;
+    fixture.elapse(HOUR).await;
     ensure_same("messages of what has ended", drain(&queue, &name).await?, Vec::new())
 }
 
-/// Sends what is due on its way and answers the tasks of the messages.
+/// Sends the due tasks and returns the tasks of the messages.
 async fn send<H: TaskHarness>(
-    bench: &Bench<'_, H>,
+    fixture: &Fixture<'_, H>,
     store: &H::Store,
     queue: &H::Queue,
     task_type: &TaskType,
 ) -> Result<Vec<TaskId>, Stop> {
     let count = enqueue_all(store).await?;
-    let brought = drain_tasks(queue, &bench.here().queue(task_type)?).await?;
-    ensure_same("the number of messages of what was sent", brought.len(), count)?;
-    Ok(brought)
+    let messages = drain_tasks(queue, &fixture.here().queue(task_type)?).await?;
+    ensure_same("the number of messages of what was sent", messages.len(), count)?;
+    Ok(messages)
 }
 
-pub(super) async fn whatever_becomes_pending_is_sent<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, queue) = (bench.open_with(bench.here()).await?, bench.queue().await?);
-    let task_type = bench.task_type("pending")?;
+pub(super) async fn every_pending_task_is_sent<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, queue) = (fixture.open_with(fixture.here()).await?, fixture.queue().await?);
+    let task_type = fixture.task_type("pending")?;
     // Wanted now, before and after its first attempt.
     let id = make(&store, plain(&task_type).scheduled_in(HOUR)).await?;
-    ensure_same("messages before its time", send(bench, &store, &queue, &task_type).await?, Vec::new())?;
+    ensure_same("messages before its time", send(fixture, &store, &queue, &task_type).await?, Vec::new())?;
     run_now(&store, id).await??;
-    ensure_same("the message", send(bench, &store, &queue, &task_type).await?, vec![id])?;
+    ensure_same("the message", send(fixture, &store, &queue, &task_type).await?, vec![id])?;
     end(&store, claim_id(&store, id).await?.lease, retry(HOUR)).await?;
     run_now(&store, id).await??;
     ensure_state(&store, id, TaskState::Pending).await?;
-    ensure_same("the message", send(bench, &store, &queue, &task_type).await?, vec![id])?;
+    ensure_same("the message", send(fixture, &store, &queue, &task_type).await?, vec![id])?;
     // Replayed.
     end(&store, claim_id(&store, id).await?.lease, dead(DeadReason::Permanent)).await?;
     replay(&store, id).await??;
-    ensure_same("the message", send(bench, &store, &queue, &task_type).await?, vec![id])?;
+    ensure_same("the message", send(fixture, &store, &queue, &task_type).await?, vec![id])?;
     end(&store, claim_id(&store, id).await?.lease, succeeded()).await?;
     // The next of its key.
     let first = make(&store, plain(&task_type).ordering_key("k")?).await?;
     let second = make(&store, plain(&task_type).ordering_key("k")?).await?;
-    ensure_same("the message", send(bench, &store, &queue, &task_type).await?, vec![first])?;
+    ensure_same("the message", send(fixture, &store, &queue, &task_type).await?, vec![first])?;
     let lease = claim_id(&store, first).await?.lease;
-    ensure_same("messages of one that waits", send(bench, &store, &queue, &task_type).await?, Vec::new())?;
+    ensure_same("messages of one that waits", send(fixture, &store, &queue, &task_type).await?, Vec::new())?;
     end(&store, lease, succeeded()).await?;
-    ensure_same("the message", send(bench, &store, &queue, &task_type).await?, vec![second])?;
+    ensure_same("the message", send(fixture, &store, &queue, &task_type).await?, vec![second])?;
     // One that is claimed before it was sent.
     let quick = make_plain(&store, &task_type).await?;
     drop(claim_id(&store, quick).await?);
-    ensure_same("messages of what is worked on", send(bench, &store, &queue, &task_type).await?, Vec::new())
+    ensure_same("messages of what is worked on", send(fixture, &store, &queue, &task_type).await?, Vec::new())
 }

@@ -8,20 +8,20 @@ use postrider_core::task::{ClaimedTask, DeadReason, TaskFilter, TaskId, TaskStan
 use tokio::time::Instant;
 
 use super::TaskHarness;
-use super::bench::{Bench, INSTANT, LEASE};
+use super::fixture::{Fixture, INSTANT, LEASE};
 use super::steps::{
     cancel, claim, claim_id, dead, end, ensure_state, finish, list_all, make, make_all, plain, reap, retry, succeeded,
 };
-use crate::probe::{Check, PATIENCE, Stop, ensure_same, soon, violation};
+use crate::probe::{Check, Stop, TIME_LIMIT, ensure_same, soon, violation};
 
-pub(super) async fn of_those_who_end_an_attempt_at_once_one_does<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (stores, task_type) = (bench.open_several(4).await?, bench.task_type("end")?);
+pub(super) async fn concurrent_ends_of_an_attempt_take_effect_once<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (stores, task_type) = (fixture.open_several(4).await?, fixture.task_type("end")?);
     for round in 0..20 {
         let key = format!("key {round}");
         let keyed = [plain(&task_type).ordering_key(&key)?, plain(&task_type).ordering_key(&key)?];
         let ids = make_all(&stores[0], keyed.to_vec()).await?;
         let lease = claim_id(&stores[0], ids[0]).await?.lease;
-        bench.elapse(LEASE + INSTANT).await;
+        fixture.elapse(LEASE + INSTANT).await;
         let canceling = async {
             let canceled = cancel(&stores[3], ids[0]).await?;
             Ok::<_, Stop>((canceled.is_ok(), TaskState::Canceled))
@@ -71,8 +71,8 @@ async fn make_one_by_one<S: TaskStore>(store: &S, task_type: &TaskType, count: u
     Ok(ids)
 }
 
-pub(super) async fn a_key_never_stands_still<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (stores, task_type) = (bench.open_several(6).await?, bench.task_type("turn")?);
+pub(super) async fn a_key_always_makes_progress<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (stores, task_type) = (fixture.open_several(6).await?, fixture.task_type("turn")?);
     let ended = AtomicUsize::new(0);
     let workers = stores[3..].iter().map(|store| {
         let (task_type, ended) = (&task_type, &ended);
@@ -89,9 +89,9 @@ pub(super) async fn a_key_never_stands_still<H: TaskHarness>(bench: &Bench<'_, H
                 let now = ended.load(Ordering::SeqCst);
                 if now > progress.0 {
                     progress = (now, Instant::now());
-                } else if progress.1.elapsed() > PATIENCE / 4 {
+                } else if progress.1.elapsed() > TIME_LIMIT / 4 {
                     return violation(format!(
-                        "{now} of 60 tasks of two keys have ended, and nobody can claim the next"
+                        "{now} of 60 tasks of two keys have ended, and the next cannot be claimed"
                     ));
                 }
                 tokio::task::yield_now().await;

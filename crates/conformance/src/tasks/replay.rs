@@ -1,4 +1,4 @@
-//! Dead tasks that are brought back, with another payload or the same.
+//! Replays of dead tasks, with another payload or the same.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use postrider_core::task::{AttemptOutcome, DeadReason, TaskId, TaskOutcome, TaskState, TaskStore, TaskType};
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, MANY, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, MANY, MINUTE};
 use super::steps::{
     Between, cancel, claim_id, claim_this, dead, end, ensure_conflict, ensure_not_found, ensure_state, info, make,
     make_plain, plain, read, replay, retry, succeeded,
@@ -19,12 +19,12 @@ async fn make_dead<S: TaskStore>(store: &S, task_type: &TaskType) -> Result<Task
     Ok(id)
 }
 
-pub(super) async fn a_dead_task_can_be_replayed<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("replayed")?);
+pub(super) async fn a_dead_task_can_be_replayed<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("replayed")?);
     let id = make(&store, plain(&task_type).max_attempts(2).deadline_in(HOUR)).await?;
     end(&store, claim_id(&store, id).await?.lease, retry(Duration::ZERO)).await?;
     end(&store, claim_id(&store, id).await?.lease, dead(DeadReason::MaxAttempts)).await?;
-    bench.elapse(HOUR * 2).await;
+    fixture.elapse(HOUR * 2).await;
     let mut replaying = Between::begin(&store).await?;
     replay(&store, id).await??;
     let seen = info(&store, id).await?;
@@ -34,7 +34,11 @@ pub(super) async fn a_dead_task_can_be_replayed<H: TaskHarness>(bench: &Bench<'_
     ensure_same("the deadline that it may have missed", seen.deadline, None)?;
     ensure_same("the end", (seen.finished_at, seen.dead_reason), (None, None))?;
     ensure_same("the last error", seen.last_error.as_deref(), Some("no such address"))?;
-    ensure_same("what died of a deadline", store.expire_overdue(MANY, soon()).await?.contains(&id), false)?;
+    ensure_same(
+        "the tasks that died at their deadline",
+        store.expire_overdue(MANY, soon()).await?.contains(&id),
+        false,
+    )?;
 
     let claimed = claim_this(&store, &task_type, id).await?;
     ensure_same("the attempt", (claimed.attempt_count, claimed.max_attempts), (1, 2))?;
@@ -48,8 +52,8 @@ pub(super) async fn a_dead_task_can_be_replayed<H: TaskHarness>(bench: &Bench<'_
     ensure_same("the history over a replay", seen, expected)
 }
 
-pub(super) async fn a_task_that_is_not_dead_is_not_replayed<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("other")?);
+pub(super) async fn a_task_that_is_not_dead_is_not_replayed<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("other")?);
     let pending = make_plain(&store, &task_type).await?;
     let failed = make_plain(&store, &task_type).await?;
     end(&store, claim_id(&store, failed).await?.lease, retry(Duration::ZERO)).await?;
@@ -83,8 +87,8 @@ pub(super) async fn a_task_that_is_not_dead_is_not_replayed<H: TaskHarness>(benc
     ensure_state(&store, died, TaskState::Pending).await
 }
 
-pub(super) async fn a_replayed_task_can_die_and_be_replayed_again<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("again")?);
+pub(super) async fn a_replayed_task_can_die_and_be_replayed_again<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("again")?);
     let id = make_dead(&store, &task_type).await?;
     for count in 1..=3 {
         replay(&store, id).await??;
@@ -101,13 +105,13 @@ pub(super) async fn a_replayed_task_can_die_and_be_replayed_again<H: TaskHarness
     ensure_same("the history", seen, vec![(0, 1), (1, 1), (2, 1), (3, 1)])
 }
 
-pub(super) async fn the_payload_of_a_dead_task_can_be_edited<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("edited")?);
+pub(super) async fn the_payload_of_a_dead_task_can_be_edited<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("edited")?);
     let id = make_dead(&store, &task_type).await?;
     let (first, second) = (Bytes::from_static(b"\x00first"), Bytes::from_static(b"second"));
     let mut editing = Between::begin(&store).await?;
     ensure_same("the first revision", store.edit_payload(id, first.clone(), soon()).await?, 1)?;
-    bench.elapse(MINUTE + INSTANT).await;
+    fixture.elapse(MINUTE + INSTANT).await;
     ensure_same("the second revision", store.edit_payload(id, second.clone(), soon()).await?, 2)?;
     let task = read(&store, id).await?;
     ensure_same("the payload", &task.payload, &second)?;

@@ -10,7 +10,7 @@ use postrider_core::task::{
 use postrider_core::{Priority, RetryStrategy, Timestamp};
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, MANY, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, MANY, MINUTE};
 use super::steps::{Between, ensure_left, ensure_refused, info, list_all, sorted};
 use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
 
@@ -34,15 +34,15 @@ async fn read<S: ScheduleStore>(store: &S, name: &str) -> Result<Schedule, Stop>
     }
 }
 
-/// The names of those that are due, of a test, in their order.
+/// The names of the test's due schedules, in order.
 async fn due<S: ScheduleStore>(store: &S, own: &[&str]) -> Result<Vec<String>, Stop> {
     let due = store.due_schedules(MANY, soon()).await?;
     Ok(due.into_iter().map(|it| it.definition.name).filter(|name| own.contains(&name.as_str())).collect())
 }
 
-pub(super) async fn a_schedule_is_read_back_as_it_was_put<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, task_type) = (bench.open().await?, bench.open().await?, bench.task_type("put")?);
-    let name = bench.schedule_name("whole");
+pub(super) async fn a_schedule_is_read_back_as_it_was_put<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, task_type) = (fixture.open().await?, fixture.open().await?, fixture.task_type("put")?);
+    let name = fixture.schedule_name("whole");
     let mut definition = NewSchedule {
         name: name.clone(),
         timing: ScheduleTiming::Cron { expression: "0 3 * * 1-5".to_owned(), time_zone: "Europe/Berlin".to_owned() },
@@ -57,7 +57,7 @@ pub(super) async fn a_schedule_is_read_back_as_it_was_put<H: TaskHarness>(bench:
         },
         missed: MissedFire::All,
     };
-    ensure_same("a schedule that nobody put", store.get_schedule(&name, soon()).await?, None)?;
+    ensure_same("an unknown schedule", store.get_schedule(&name, soon()).await?, None)?;
     let next = now(&store).await?.saturating_add(HOUR);
     let mut putting = Between::begin(&store).await?;
     let put = store.put_schedule(&definition, Some(next), soon()).await?;
@@ -68,7 +68,7 @@ pub(super) async fn a_schedule_is_read_back_as_it_was_put<H: TaskHarness>(bench:
     ensure_same("what has not happened", unused, (None, None, None))?;
     ensure_same("the schedule, as another reads it,", &read(&other, &name).await?, &put)?;
 
-    bench.elapse(MINUTE).await;
+    fixture.elapse(MINUTE).await;
     definition.timing = ScheduleTiming::Every(HOUR);
     let changed = other.put_schedule(&definition, None, soon()).await?;
     ensure_same("the changed schedule", &read(&store, &name).await?, &changed)?;
@@ -80,9 +80,9 @@ pub(super) async fn a_schedule_is_read_back_as_it_was_put<H: TaskHarness>(bench:
     ensure_refused("a name with a space", &refused)
 }
 
-pub(super) async fn schedules_are_listed_by_name_and_deleted<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("listed")?);
-    let names = ["c", "a", "b"].map(|tag| bench.schedule_name(tag));
+pub(super) async fn schedules_are_listed_by_name_and_deleted<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("listed")?);
+    let names = ["c", "a", "b"].map(|tag| fixture.schedule_name(tag));
     for name in &names {
         store.put_schedule(&hourly(name, &task_type), None, soon()).await?;
     }
@@ -97,10 +97,10 @@ pub(super) async fn schedules_are_listed_by_name_and_deleted<H: TaskHarness>(ben
 }
 
 pub(super) async fn a_schedule_is_due_at_its_time_and_not_while_it_is_paused<H: TaskHarness>(
-    bench: &Bench<'_, H>,
+    fixture: &Fixture<'_, H>,
 ) -> Check {
-    let (store, task_type) = (bench.open().await?, bench.task_type("due")?);
-    let names = ["late", "soon", "never", "paused"].map(|tag| bench.schedule_name(tag));
+    let (store, task_type) = (fixture.open().await?, fixture.task_type("due")?);
+    let names = ["late", "soon", "never", "paused"].map(|tag| fixture.schedule_name(tag));
     let own = names.each_ref().map(String::as_str);
     let begin = now(&store).await?;
     for (name, next) in own.iter().zip([Some(HOUR), Some(MINUTE), None, Some(MINUTE)]) {
@@ -112,13 +112,13 @@ pub(super) async fn a_schedule_is_due_at_its_time_and_not_while_it_is_paused<H: 
     ensure_same("the pause", was_paused, true)?;
     ensure_same("what is due at the beginning", due(&store, &own).await?, Vec::<String>::new())?;
     ensure_left("the time until one is due", store.next_schedule_due(soon()).await?, MINUTE)?;
-    bench.elapse(MINUTE + INSTANT).await;
+    fixture.elapse(MINUTE + INSTANT).await;
     ensure_same("what is due after a minute", due(&store, &own).await?, vec![own[1].to_owned()])?;
     ensure_same("the time until one is due", store.next_schedule_due(soon()).await?, Some(Duration::ZERO))?;
-    bench.elapse(HOUR).await;
+    fixture.elapse(HOUR).await;
     let both = vec![own[1].to_owned(), own[0].to_owned()];
     ensure_same("what is due after an hour, the longest first,", due(&store, &own).await?, both)?;
-    ensure_same("what is due, when one is wanted,", store.due_schedules(1, soon()).await?.len(), 1)?;
+    ensure_same("the number of due schedules, with a limit of one,", store.due_schedules(1, soon()).await?.len(), 1)?;
     for name in [own[0], own[1]] {
         store.delete_schedule(name, soon()).await?;
     }
@@ -126,16 +126,16 @@ pub(super) async fn a_schedule_is_due_at_its_time_and_not_while_it_is_paused<H: 
     ensure_same("the time until one is due then", store.next_schedule_due(soon()).await?, None)
 }
 
-pub(super) async fn a_schedule_is_paused_and_resumed_by_its_version<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type, name) = (bench.open().await?, bench.task_type("paused")?, bench.schedule_name("held"));
+pub(super) async fn a_schedule_is_paused_and_resumed_by_its_version<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type, name) = (fixture.open().await?, fixture.task_type("paused")?, fixture.schedule_name("held"));
     let next = Some(now(&store).await?);
     let first = store.put_schedule(&hourly(&name, &task_type), next, soon()).await?;
     let refused = store.set_schedule_paused(&name, first.version + 7, true, next, soon()).await?;
     ensure_same("a pause by another version", refused, false)?;
     ensure_same("the schedule after it", &read(&store, &name).await?, &first)?;
-    let unknown = bench.schedule_name("unknown");
+    let unknown = fixture.schedule_name("unknown");
     let refused = store.set_schedule_paused(&unknown, 1, true, next, soon()).await?;
-    ensure_same("a pause of a schedule that nobody put", refused, false)?;
+    ensure_same("a pause of an unknown schedule", refused, false)?;
 
     let mut pausing = Between::begin(&store).await?;
     ensure_same("the pause", store.set_schedule_paused(&name, first.version, true, next, soon()).await?, true)?;
@@ -159,7 +159,7 @@ pub(super) async fn a_schedule_is_paused_and_resumed_by_its_version<H: TaskHarne
     )?;
     let resumed = read(&store, &name).await?;
     ensure_same("the schedule", (resumed.paused_at, resumed.next_run_at), (None, later))?;
-    bench.elapse(MINUTE + INSTANT).await;
+    fixture.elapse(MINUTE + INSTANT).await;
     ensure_same("what is due when it goes on", due(&store, &[&name]).await?, vec![name])
 }
 
@@ -176,8 +176,10 @@ async fn fire<S: ScheduleStore>(
     Ok(store.fire_schedule(name, version, vec![task], last_run_at, next_run_at, soon()).await?)
 }
 
-pub(super) async fn a_schedule_that_fires_makes_its_tasks_and_moves_on<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, task_type, name) = (bench.open().await?, bench.task_type("fired")?, bench.schedule_name("fires"));
+pub(super) async fn a_schedule_that_fires_makes_its_tasks_and_moves_on<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
+) -> Check {
+    let (store, task_type, name) = (fixture.open().await?, fixture.task_type("fired")?, fixture.schedule_name("fires"));
     let first_time = now(&store).await?;
     let mut definition = hourly(&name, &task_type);
     definition.task.ordering_key = Some("one at a time".to_owned());
@@ -209,13 +211,13 @@ pub(super) async fn a_schedule_that_fires_makes_its_tasks_and_moves_on<H: TaskHa
     let after = read(&store, &name).await?;
     let expected = (Some(first_time), seen.last_task, None);
     ensure_same("the schedule", (after.last_run_at, after.last_task, after.next_run_at), expected)?;
-    let unknown = bench.schedule_name("unknown");
-    ensure_same("a firing of what nobody put", fire(&store, &unknown, 1, &task_type, None).await?, None)
+    let unknown = fixture.schedule_name("unknown");
+    ensure_same("a firing of an unknown schedule", fire(&store, &unknown, 1, &task_type, None).await?, None)
 }
 
-pub(super) async fn a_schedule_fires_once_for_a_version<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (stores, task_type) = (bench.open_several(4).await?, bench.task_type("race")?);
-    let name = bench.schedule_name("race");
+pub(super) async fn a_schedule_fires_once_for_a_version<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (stores, task_type) = (fixture.open_several(4).await?, fixture.task_type("race")?);
+    let name = fixture.schedule_name("race");
     let store = &stores[0];
     let mut put = store.put_schedule(&hourly(&name, &task_type), Some(now(store).await?), soon()).await?;
     for round in 1..=3 {
@@ -237,7 +239,7 @@ pub(super) async fn a_schedule_fires_once_for_a_version<H: TaskHarness>(bench: &
     ensure_same("the schedule after it", &after, &changed)?;
     // One of the same name that was made anew is another.
     store.delete_schedule(&name, soon()).await?;
-    bench.harness.elapse(Duration::from_millis(1)).await;
+    fixture.harness.elapse(Duration::from_millis(1)).await;
     let anew = store.put_schedule(&hourly(&name, &task_type), changed.next_run_at, soon()).await?;
     for old in [changed.version, old, put.version] {
         ensure_same("a firing of what was deleted", fire(store, &name, old, &task_type, None).await?, None)?;

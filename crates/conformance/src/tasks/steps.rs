@@ -1,4 +1,4 @@
-//! The few steps that every test is told in.
+//! The common steps of the tests.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use postrider_core::task::{
 };
 use postrider_core::{MessagingError, Timestamp};
 
-use super::bench::{LEASE, MANY};
-use crate::probe::{Check, PATIENCE, Stop, ensure, ensure_same, soon, violation};
+use super::fixture::{LEASE, MANY};
+use crate::probe::{Check, Stop, TIME_LIMIT, ensure, ensure_same, soon, violation};
 
-/// Every task that a filter means, page by page.
+/// Every task that matches a filter, page by page.
 pub(super) async fn list_all<S: TaskStore>(store: &S, filter: &TaskFilter) -> Result<Vec<TaskInfo>, MessagingError> {
     let mut tasks = Vec::new();
     let mut query = TaskQuery { filter: filter.clone(), limit: MANY, after: None };
@@ -26,7 +26,7 @@ pub(super) async fn list_all<S: TaskStore>(store: &S, filter: &TaskFilter) -> Re
     }
 }
 
-/// Makes tasks and answers their ids, in their order.
+/// Makes tasks and returns their ids in order.
 pub(super) async fn make_all<S: TaskStore>(store: &S, tasks: Vec<NewTask>) -> Result<Vec<TaskId>, Stop> {
     let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
     let rows = store.create(tasks, soon()).await?;
@@ -45,12 +45,12 @@ pub(super) async fn make<S: TaskStore>(store: &S, task: NewTask) -> Result<TaskI
     Ok(ids[0])
 }
 
-/// Makes a task that is due and has nothing of its own.
+/// Makes a due task with default options.
 pub(super) async fn make_plain<S: TaskStore>(store: &S, task_type: &TaskType) -> Result<TaskId, Stop> {
     make(store, plain(task_type)).await
 }
 
-/// A task that is due and has nothing of its own.
+/// A due task with default options.
 pub(super) fn plain(task_type: &TaskType) -> NewTask {
     NewTask::of(task_type.clone(), r#"{"order":7}"#)
 }
@@ -62,7 +62,7 @@ pub(super) fn asking(types: &[&TaskType], max: usize) -> ClaimTasks {
 /// Claims up to `max` due tasks of a type.
 pub(super) async fn claim<S: TaskStore>(store: &S, task_type: &TaskType, max: usize) -> Result<Vec<ClaimedTask>, Stop> {
     let claimed = store.claim(asking(&[task_type], max), soon()).await?.claimed;
-    ensure(claimed.len() <= max, || format!("{} tasks were claimed, at most {max} were wanted", claimed.len()))?;
+    ensure(claimed.len() <= max, || format!("{} tasks were claimed, but at most {max} were requested", claimed.len()))?;
     for task in &claimed {
         ensure_same("the type of a claimed task", &task.task_type, task_type)?;
     }
@@ -78,7 +78,7 @@ pub(super) async fn claim_one<S: TaskStore>(store: &S, task_type: &TaskType) -> 
     }
 }
 
-/// Claims that task, which must be the next one of its type.
+/// Claims the task, which must be the next one of its type.
 pub(super) async fn claim_this<S: TaskStore>(store: &S, task_type: &TaskType, id: TaskId) -> Result<ClaimedTask, Stop> {
     let claimed = claim_one(store, task_type).await?;
     ensure_same("the claimed task", claimed.lease.id, id)?;
@@ -128,7 +128,7 @@ pub(super) async fn finish<S: TaskStore>(
     only(store.finish(vec![Finish { lease, outcome }], soon()).await?)
 }
 
-/// Ends an attempt that is held.
+/// Ends a held attempt.
 pub(super) async fn end<S: TaskStore>(store: &S, lease: TaskLease, outcome: TaskOutcome) -> Check {
     let what = format!("an end by its holder, {outcome:?},");
     ensure_same(&what, finish(store, lease, outcome).await?, TaskStanding::Held)
@@ -195,33 +195,33 @@ pub(super) fn ensure_conflict<T: Debug>(
     ensure(is_conflict, || format!("{what}, of a task that is {state}, was answered {answer:?}, not TaskConflict"))
 }
 
-/// Ends the test unless the call was refused because there is no such task.
+/// Ends the test unless the call was refused because the task does not exist.
 pub(super) fn ensure_not_found<T: Debug>(what: &str, answer: &Result<T, MessagingError>, id: TaskId) -> Check {
     let is_not_found = matches!(answer, Err(MessagingError::TaskNotFound { id: of }) if *of == id);
-    ensure(is_not_found, || format!("{what}, of a task that nobody made, was answered {answer:?}, not TaskNotFound"))
+    ensure(is_not_found, || format!("{what} of an unknown task was answered {answer:?}, not TaskNotFound"))
 }
 
-/// Ends the test unless the call was refused for what it asks.
+/// Ends the test unless the call was refused for its arguments.
 pub(super) fn ensure_refused<T: Debug>(what: &str, answer: &Result<T, MessagingError>) -> Check {
     ensure(matches!(answer, Err(MessagingError::InvalidInput { .. })), || {
         format!("{what} was answered {answer:?}, not InvalidInput")
     })
 }
 
-/// Two looks at the store's clock: what happened between them has a time between theirs.
+/// Reads the store's clock before and after an event, whose time must be between.
 pub(super) struct Between {
     pub(super) from: Timestamp,
     pub(super) to: Timestamp,
 }
 
 impl Between {
-    /// Before something happens; [`ensure`](Self::ensure) looks again.
+    /// Reads the clock before the event; [`ensure`](Self::ensure) reads it after.
     pub(super) async fn begin<S: ScheduleStore>(store: &S) -> Result<Self, Stop> {
         let now = store.store_time(soon()).await?;
         Ok(Self { from: now, to: now })
     }
 
-    /// Ends the test unless `time` is `after` what happened since the beginning.
+    /// Ends the test unless `time` is `after` the event since the first reading.
     pub(super) async fn ensure<S: ScheduleStore>(
         &mut self,
         store: &S,
@@ -237,13 +237,13 @@ impl Between {
     }
 }
 
-/// Ends the test unless a time that is left is what it should be, or so little less that the call explains it.
+/// Ends the test unless a remaining time is the expected one, minus at most the duration of the call.
 pub(super) fn ensure_left(what: &str, left: Option<Duration>, expected: Duration) -> Check {
-    let is_right = left.is_some_and(|left| left <= expected && left + PATIENCE >= expected);
+    let is_right = left.is_some_and(|left| left <= expected && left + TIME_LIMIT >= expected);
     ensure(is_right, || format!("{what} is {left:?}, not about {expected:?}"))
 }
 
-/// The same, sorted, so that sets can be compared and told.
+/// The values sorted, to compare sets.
 pub(super) fn sorted<T: Ord>(things: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut things: Vec<T> = things.into_iter().collect();
     things.sort();

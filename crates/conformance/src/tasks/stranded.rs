@@ -5,7 +5,7 @@ use std::time::Duration;
 use postrider_core::task::{Stranded, TaskId, TaskStore, TaskType};
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, LEASE, MANY, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, LEASE, MANY, MINUTE};
 use super::messages::{drain_tasks, enqueue_all, take_all};
 use super::steps::{claim_id, end, make, make_all, make_plain, plain, retry, sorted};
 use crate::probe::{Check, Stop, ensure, ensure_same, soon};
@@ -15,14 +15,16 @@ const GRACE: Duration = MINUTE;
 async fn stranded<S: TaskStore>(store: &S, task_type: &TaskType) -> Result<Option<Stranded>, Stop> {
     let types = store.stranded(GRACE, soon()).await?;
     let own: Vec<Stranded> = types.into_iter().filter(|it| it.task_type == *task_type).collect();
-    ensure(own.len() <= 1, || format!("one type is told several times: {own:?}"))?;
+    ensure(own.len() <= 1, || format!("one type is listed several times: {own:?}"))?;
     Ok(own.into_iter().next())
 }
 
-pub(super) async fn what_is_stranded_is_sent_again_once_after_the_grace<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, queue) = (bench.open_with(bench.here()).await?, bench.queue().await?);
-    let task_type = bench.task_type("here")?;
-    let name = bench.here().queue(&task_type)?;
+pub(super) async fn stranded_tasks_are_sent_again_once_after_the_grace<H: TaskHarness>(
+    fixture: &Fixture<'_, H>,
+) -> Check {
+    let (store, queue) = (fixture.open_with(fixture.here()).await?, fixture.queue().await?);
+    let task_type = fixture.task_type("here")?;
+    let name = fixture.here().queue(&task_type)?;
     let ids = make_all(&store, (0..5).map(|_| plain(&task_type)).collect()).await?;
     enqueue_all(&store).await?;
     // All messages are lost.
@@ -34,40 +36,40 @@ pub(super) async fn what_is_stranded_is_sent_again_once_after_the_grace<H: TaskH
     let keyed = [plain(&task_type).ordering_key("k")?.scheduled_in(HOUR), plain(&task_type).ordering_key("k")?];
     make_all(&store, keyed.to_vec()).await?;
 
-    bench.elapse(GRACE / 2).await;
+    fixture.elapse(GRACE / 2).await;
     ensure_same("what is stranded before the grace", stranded(&store, &task_type).await?, None)?;
     ensure_same("what is sent again then", store.resend(&task_type, MANY, GRACE, soon()).await?, 0)?;
-    bench.elapse(GRACE / 2 + INSTANT).await;
+    fixture.elapse(GRACE / 2 + INSTANT).await;
     let expected = Stranded { task_type: task_type.clone(), enqueued: 4, in_outbox: 0, processing: 1 };
     ensure_same("what is stranded", stranded(&store, &task_type).await?, Some(expected))?;
     let mut again: Vec<TaskId> = Vec::new();
     for expected in [3, 1, 0] {
         let count = store.resend(&task_type, 3, GRACE, soon()).await?;
         ensure_same("the number of tasks that were sent again, of three at most,", count, expected)?;
-        let brought = drain_tasks(&queue, &name).await?;
-        ensure_same("the number of messages", brought.len(), count)?;
-        again.extend(brought);
+        let tasks = drain_tasks(&queue, &name).await?;
+        ensure_same("the number of messages", tasks.len(), count)?;
+        again.extend(tasks);
     }
     ensure_same("the tasks that were sent again", sorted(again), sorted(ids[..4].iter().copied()))?;
     ensure_same("what is stranded after that", stranded(&store, &task_type).await?, None)?;
-    bench.elapse(GRACE + INSTANT).await;
+    fixture.elapse(GRACE + INSTANT).await;
     ensure_same("what is stranded a grace later", stranded(&store, &task_type).await?.map(|it| it.enqueued), Some(4))?;
     ensure_same("what is sent again then", store.resend(&task_type, MANY, GRACE, soon()).await?, 4)
 }
 
-pub(super) async fn other_types_are_not_sent_again<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, queue) = (bench.open_with(bench.here()).await?, bench.queue().await?);
-    let (a, b) = (bench.task_type("a")?, bench.task_type("b")?);
+pub(super) async fn other_types_are_not_sent_again<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, queue) = (fixture.open_with(fixture.here()).await?, fixture.queue().await?);
+    let (a, b) = (fixture.task_type("a")?, fixture.task_type("b")?);
     let (first, second) = (make_plain(&store, &a).await?, make_plain(&store, &b).await?);
     enqueue_all(&store).await?;
     for task_type in [&a, &b] {
-        drain_tasks(&queue, &bench.here().queue(task_type)?).await?;
+        drain_tasks(&queue, &fixture.here().queue(task_type)?).await?;
     }
-    bench.elapse(GRACE + INSTANT).await;
+    fixture.elapse(GRACE + INSTANT).await;
     ensure_same("the number of tasks that were sent again", store.resend(&a, MANY, GRACE, soon()).await?, 1)?;
-    let brought = drain_tasks(&queue, &bench.here().queue(&b)?).await?;
-    ensure_same("messages of the other type", brought, Vec::new())?;
-    ensure_same("the message", drain_tasks(&queue, &bench.here().queue(&a)?).await?, vec![first])?;
+    let tasks = drain_tasks(&queue, &fixture.here().queue(&b)?).await?;
+    ensure_same("messages of the other type", tasks, Vec::new())?;
+    ensure_same("the message", drain_tasks(&queue, &fixture.here().queue(&a)?).await?, vec![first])?;
     let left = stranded(&store, &b).await?.map(|it| it.enqueued);
     ensure_same("what is stranded of the other type", left, Some(1))?;
     ensure_same("what is stranded", stranded(&store, &a).await?, None)?;
@@ -76,22 +78,20 @@ pub(super) async fn other_types_are_not_sent_again<H: TaskHarness>(bench: &Bench
     ensure_same("what is stranded after a claim", stranded(&store, &b).await?, None)
 }
 
-pub(super) async fn what_waits_in_the_outbox_is_told_with_what_is_stranded<H: TaskHarness>(
-    bench: &Bench<'_, H>,
-) -> Check {
-    let (store, task_type) = (bench.open_with(bench.elsewhere()).await?, bench.task_type("outbox")?);
-    let queue = bench.elsewhere().queue(&task_type)?;
+pub(super) async fn outbox_rows_are_counted_with_stranded_tasks<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, task_type) = (fixture.open_with(fixture.elsewhere()).await?, fixture.task_type("outbox")?);
+    let queue = fixture.elsewhere().queue(&task_type)?;
     for _ in 0..3 {
         make(&store, plain(&task_type)).await?;
     }
     enqueue_all(&store).await?;
-    bench.elapse(GRACE + INSTANT).await;
-    let told = |in_outbox| Some(Stranded { task_type: task_type.clone(), enqueued: 3, in_outbox, processing: 0 });
-    ensure_same("what is stranded", stranded(&store, &task_type).await?, told(3))?;
+    fixture.elapse(GRACE + INSTANT).await;
+    let expected = |in_outbox| Some(Stranded { task_type: task_type.clone(), enqueued: 3, in_outbox, processing: 0 });
+    ensure_same("what is stranded", stranded(&store, &task_type).await?, expected(3))?;
     let rows = take_all(&store, LEASE, |row| row.queue == queue).await?;
     let receipts: Vec<_> = rows.iter().map(|row| (row.id, row.token)).collect();
     store.outbox_sent(&receipts, soon()).await?;
-    ensure_same("what is stranded when all was sent", stranded(&store, &task_type).await?, told(0))?;
+    ensure_same("what is stranded when all was sent", stranded(&store, &task_type).await?, expected(0))?;
     ensure_same("what is sent again", store.resend(&task_type, MANY, GRACE, soon()).await?, 3)?;
     let again = take_all(&store, LEASE, |row| row.queue == queue).await?;
     ensure_same("the number of messages", again.len(), 3)

@@ -9,7 +9,7 @@ use postrider_core::task::{
 };
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, LEASE, MANY, MINUTE};
+use super::fixture::{Fixture, HOUR, INSTANT, LEASE, MANY, MINUTE};
 use super::messages::enqueue_all;
 use super::steps::{
     cancel, claim, claim_id, claim_ids, dead, end, ensure_state, finish, heartbeat, info, make, plain, reap, replay,
@@ -17,13 +17,13 @@ use super::steps::{
 };
 use crate::probe::{Check, Stop, ensure, soon};
 
-/// Where a task is when a call is tried on it.
+/// The situation of a task before a call.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum Situation {
     Due,
     Later,
     Enqueued,
-    /// Tried, and to be tried again in a minute.
+    /// Failed, with a retry in a minute.
     EnqueuedForLater,
     Processing,
     Succeeded,
@@ -31,7 +31,7 @@ enum Place {
     Canceled,
 }
 
-impl Place {
+impl Situation {
     const ALL: [Self; 8] = [
         Self::Due,
         Self::Later,
@@ -55,7 +55,7 @@ impl Place {
     }
 }
 
-/// Everything that can be asked for a task.
+/// Every call on a task.
 #[derive(Debug, Clone, Copy)]
 enum Call {
     CreateAgain,
@@ -105,43 +105,52 @@ impl Call {
     ];
 }
 
-/// A task that is somewhere, with the lease that it was last claimed by.
-struct Placed {
+/// A task in a situation, with its last lease.
+struct Subject {
     task: NewTask,
     id: TaskId,
     lease: TaskLease,
 }
 
-async fn place<S: TaskStore>(store: &S, task_type: &TaskType, place: Place, key: &str) -> Result<Placed, Stop> {
+async fn set_up<S: TaskStore>(
+    store: &S,
+    task_type: &TaskType,
+    situation: Situation,
+    key: &str,
+) -> Result<Subject, Stop> {
     let mut task = plain(task_type).idempotency_key(key)?.deadline_in(HOUR);
-    if matches!(place, Place::Later) {
+    if matches!(situation, Situation::Later) {
         task = task.scheduled_in(MINUTE);
     }
     let id = make(store, task.clone()).await?;
-    // What nobody has claimed has no token that anybody could know.
+    // An unclaimed task has no token.
     let mut lease = TaskLease { id, token: 7 };
-    match place {
-        Place::Due | Place::Later => {}
-        Place::Enqueued if store.routes().mode == TaskMode::Queue => drop(enqueue_all(store).await?),
-        Place::Canceled => drop(cancel(store, id).await??),
-        Place::Enqueued | Place::EnqueuedForLater | Place::Processing | Place::Succeeded | Place::Dead => {
+    match situation {
+        Situation::Due | Situation::Later => {}
+        Situation::Enqueued if store.routes().mode == TaskMode::Queue => drop(enqueue_all(store).await?),
+        Situation::Canceled => drop(cancel(store, id).await??),
+        Situation::Enqueued
+        | Situation::EnqueuedForLater
+        | Situation::Processing
+        | Situation::Succeeded
+        | Situation::Dead => {
             lease = claim_id(store, id).await?.lease;
         }
     }
-    match place {
-        Place::Enqueued if lease.token != 7 => end(store, lease, retry(std::time::Duration::ZERO)).await?,
-        Place::EnqueuedForLater => end(store, lease, retry(MINUTE)).await?,
-        Place::Succeeded => end(store, lease, succeeded()).await?,
-        Place::Dead => end(store, lease, dead(DeadReason::Permanent)).await?,
+    match situation {
+        Situation::Enqueued if lease.token != 7 => end(store, lease, retry(std::time::Duration::ZERO)).await?,
+        Situation::EnqueuedForLater => end(store, lease, retry(MINUTE)).await?,
+        Situation::Succeeded => end(store, lease, succeeded()).await?,
+        Situation::Dead => end(store, lease, dead(DeadReason::Permanent)).await?,
         _ => {}
     }
-    ensure_state(store, id, place.state()).await?;
-    Ok(Placed { task, id, lease })
+    ensure_state(store, id, situation.state()).await?;
+    Ok(Subject { task, id, lease })
 }
 
-/// Asks. What is answered does not matter here: only what becomes of the task.
-async fn ask<H: TaskHarness>(bench: &Bench<'_, H>, store: &H::Store, call: Call, placed: &Placed) -> Check {
-    let Placed { task, id, lease } = placed;
+/// Makes the call. Its answer is not checked here, only the task's state.
+async fn make_call<H: TaskHarness>(fixture: &Fixture<'_, H>, store: &H::Store, call: Call, subject: &Subject) -> Check {
+    let Subject { task, id, lease } = subject;
     let (id, lease, task_type) = (*id, *lease, &task.task_type);
     match call {
         Call::CreateAgain => drop(store.create(vec![task.clone().id(TaskId::generate())], soon()).await?),
@@ -154,19 +163,19 @@ async fn ask<H: TaskHarness>(bench: &Bench<'_, H>, store: &H::Store, call: Call,
         Call::Heartbeat => drop(heartbeat(store, lease, LEASE).await?),
         Call::Standing => drop(standing(store, lease).await?),
         Call::LostLeases => {
-            bench.elapse(LEASE + INSTANT).await;
+            fixture.elapse(LEASE + INSTANT).await;
             drop(store.lost_leases(MANY, soon()).await?);
         }
         Call::ReapToRetry => {
-            bench.elapse(LEASE + INSTANT).await;
+            fixture.elapse(LEASE + INSTANT).await;
             let _ = reap(store, lease, retry(MINUTE)).await?;
         }
         Call::ReapToDeath => {
-            bench.elapse(LEASE + INSTANT).await;
+            fixture.elapse(LEASE + INSTANT).await;
             let _ = reap(store, lease, dead(DeadReason::LeaseLost)).await?;
         }
         Call::Expire => {
-            bench.elapse(HOUR + INSTANT).await;
+            fixture.elapse(HOUR + INSTANT).await;
             drop(store.expire_overdue(MANY, soon()).await?);
         }
         Call::Cancel => drop(cancel(store, id).await?),
@@ -179,34 +188,34 @@ async fn ask<H: TaskHarness>(bench: &Bench<'_, H>, store: &H::Store, call: Call,
         Call::EnqueueDue => drop(enqueue_all(store).await?),
         Call::Stranded => drop(store.stranded(MINUTE, soon()).await?),
         Call::Resend => {
-            bench.elapse(MINUTE * 2).await;
+            fixture.elapse(MINUTE * 2).await;
             let _ = store.resend(task_type, MANY, MINUTE, soon()).await?;
         }
     }
     Ok(())
 }
 
-pub(super) async fn every_allowed_transition_happens_and_no_other<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
+pub(super) async fn every_allowed_transition_happens_and_no_other<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
     let mut seen = BTreeSet::new();
-    for (mode, routes) in [("polling", bench.polling()), ("queue", bench.here())] {
-        let store = bench.open_with(routes).await?;
-        let task_type = bench.task_type(mode)?;
-        for from in Place::ALL {
+    for (mode, routes) in [("polling", fixture.polling()), ("queue", fixture.here())] {
+        let store = fixture.open_with(routes).await?;
+        let task_type = fixture.task_type(mode)?;
+        for from in Situation::ALL {
             for call in Call::ALL {
-                // Nobody sends anything on its way where workers look for themselves.
+                // With polling workers nothing is sent.
                 let is_sent = matches!(call, Call::EnqueueDue | Call::Stranded | Call::Resend);
                 if is_sent && store.routes().mode == TaskMode::Polling {
                     continue;
                 }
-                let placed = place(&store, &task_type, from, &format!("{from:?} {call:?}")).await?;
-                ask(bench, &store, call, &placed).await?;
-                let (before, after) = (from.state(), info(&store, placed.id).await?.state);
+                let subject = set_up(&store, &task_type, from, &format!("{from:?} {call:?}")).await?;
+                make_call(fixture, &store, call, &subject).await?;
+                let (before, after) = (from.state(), info(&store, subject.id).await?.state);
                 ensure(before == after || before.may_become(after), || {
                     format!("in {mode} mode, {call:?} made a task {after} that was {before} ({from:?})")
                 })?;
                 seen.insert((before, after));
                 if !after.is_terminal() {
-                    cancel(&store, placed.id).await??;
+                    cancel(&store, subject.id).await??;
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Who is told that there is something to do.
+//! Hints to workers and the enqueuer.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use postrider_core::task::{
 };
 
 use super::TaskHarness;
-use super::bench::{Bench, HOUR, INSTANT, LEASE};
+use super::fixture::{Fixture, HOUR, INSTANT, LEASE};
 use super::messages::enqueue_all;
 use super::steps::{cancel, claim_id, dead, end, make, make_all, plain, reap, replay, retry, run_now, succeeded};
-use crate::probe::{Check, PATIENCE, ensure, ensure_same, soon, violation};
+use crate::probe::{Check, TIME_LIMIT, ensure, ensure_same, soon, violation};
 
-/// A hint that comes later than this is of something else.
+/// Time limit of a hint; a later one has another cause.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Hints so far are of what was done before. A waiter that is hinted without end waits for nothing.
+/// Drains hints of earlier calls. A stream that hints without end breaks the rule.
 async fn settle(hints: &mut WakeUps) -> Check {
     for _ in 0..20 {
         if tokio::time::timeout(QUIET, hints.next()).await.is_err() {
@@ -28,16 +28,16 @@ async fn settle(hints: &mut WakeUps) -> Check {
 }
 
 async fn ensure_woken(hints: &mut WakeUps, by: &str) -> Check {
-    match tokio::time::timeout(PATIENCE, hints.next()).await {
+    match tokio::time::timeout(TIME_LIMIT, hints.next()).await {
         Ok(Some(())) => Ok(()),
         Ok(None) => violation(format!("the hints ended before {by}")),
-        Err(_) => violation(format!("nobody was woken by {by} within {PATIENCE:?}")),
+        Err(_) => violation(format!("no hint came within {TIME_LIMIT:?} of {by}")),
     }
 }
 
-pub(super) async fn whatever_can_be_claimed_wakes_its_workers<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (store, other, task_type) = (bench.open().await?, bench.open().await?, bench.task_type("claim")?);
-    let types = vec![bench.task_type("quiet")?, task_type.clone()];
+pub(super) async fn every_claimable_task_wakes_its_workers<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (store, other, task_type) = (fixture.open().await?, fixture.open().await?, fixture.task_type("claim")?);
+    let types = vec![fixture.task_type("quiet")?, task_type.clone()];
     let mut here = store.subscribe_tasks(TaskNotice::Claimable(types.clone()), soon()).await?;
     let mut there = other.subscribe_tasks(TaskNotice::Claimable(types), soon()).await?;
     macro_rules! wakes {
@@ -59,7 +59,7 @@ pub(super) async fn whatever_can_be_claimed_wakes_its_workers<H: TaskHarness>(be
     end(&store, lease, retry(HOUR)).await?;
     wakes!("a run at once", run_now(&store, id).await??);
     let lease = claim_id(&store, id).await?.lease;
-    bench.elapse(LEASE + INSTANT).await;
+    fixture.elapse(LEASE + INSTANT).await;
     let reaped = wakes!("a reaping", reap(&store, lease, retry(Duration::ZERO)).await?);
     ensure_same("the reaping", reaped, TaskStanding::Held)?;
     let lease = claim_id(&store, id).await?.lease;
@@ -67,7 +67,7 @@ pub(super) async fn whatever_can_be_claimed_wakes_its_workers<H: TaskHarness>(be
     wakes!("a replay", replay(&store, id).await??);
     cancel(&store, id).await??;
 
-    let name = bench.schedule_name("fires");
+    let name = fixture.schedule_name("fires");
     let definition = NewSchedule {
         name: name.clone(),
         timing: ScheduleTiming::Every(HOUR),
@@ -90,10 +90,10 @@ pub(super) async fn whatever_can_be_claimed_wakes_its_workers<H: TaskHarness>(be
     end(&store, claim_id(&store, ids[2]).await?.lease, succeeded()).await
 }
 
-pub(super) async fn whatever_is_to_be_sent_wakes_the_enqueuer<H: TaskHarness>(bench: &Bench<'_, H>) -> Check {
-    let (routes, _) = bench.telling(bench.elsewhere())?;
-    let (store, other) = (bench.open_with(routes.clone()).await?, bench.open_with(routes).await?);
-    let task_type = bench.task_type("send")?;
+pub(super) async fn every_task_to_send_wakes_the_enqueuer<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
+    let (routes, _) = fixture.with_dead_events(fixture.elsewhere())?;
+    let (store, other) = (fixture.open_with(routes.clone()).await?, fixture.open_with(routes).await?);
+    let task_type = fixture.task_type("send")?;
     let mut here = store.subscribe_tasks(TaskNotice::ToSend, soon()).await?;
     let mut there = other.subscribe_tasks(TaskNotice::ToSend, soon()).await?;
     macro_rules! wakes {
@@ -112,7 +112,7 @@ pub(super) async fn whatever_is_to_be_sent_wakes_the_enqueuer<H: TaskHarness>(be
     let lease = claim_id(&store, id).await?.lease;
     wakes!("the message of a retry", end(&store, lease, retry(Duration::ZERO)).await?);
     let lease = claim_id(&store, id).await?.lease;
-    wakes!("the event of a death", end(&store, lease, dead(DeadReason::Permanent)).await?);
+    wakes!("the event of a dead task", end(&store, lease, dead(DeadReason::Permanent)).await?);
     wakes!("a replay", replay(&store, id).await??);
     Ok(())
 }

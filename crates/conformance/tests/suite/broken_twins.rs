@@ -1,4 +1,4 @@
-//! Every fault is caught by the test that is named for it.
+//! Every fault is caught by its test.
 
 use postrider_conformance::broken::{Fault, SimulatedStore};
 use postrider_conformance::{Outcome, Rule, Settings, StormSettings, exercise};

@@ -1,4 +1,4 @@
-//! Stores of idempotency records that behave, and others that do not.
+//! The idempotency suite on correct and on broken stores.
 
 use std::time::Duration;
 
@@ -10,31 +10,31 @@ use postrider_core::{
 
 use crate::in_paused_time;
 
-/// What a broken store does wrong.
+/// The fault of a broken store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// Done work is given out again.
+    /// Completed work can begin again.
     ForgetsDone,
-    /// Work under way is given out again.
+    /// Running work can begin again.
     SharesWork,
-    /// Work under way looks free to those who ask at the same moment.
+    /// Concurrent beginnings all succeed.
     LooksBeforeItTakes,
-    /// The work of a crashed worker is never given out again.
+    /// The work of a crashed worker can never begin again.
     NeverExpires,
-    /// A lease is what it was.
+    /// An extension has no effect.
     NeverExtends,
-    /// A late worker's word counts.
+    /// A late worker can change newer work.
     NoFence,
-    /// A late worker's word never counts.
+    /// A late worker can never complete its work.
     DropsLateWork,
-    /// What was given up stays leased.
+    /// Abandoned work stays leased.
     KeepsAbandoned,
-    /// What was done can be given up.
+    /// Completed work can be abandoned.
     AbandonsDone,
-    /// Everything is forgotten at once.
+    /// All records are forgotten at once.
     ForgetsAll,
-    /// A lease of no length is one.
+    /// A lease of zero length is accepted.
     TakesAnyLease,
 }
 
@@ -51,8 +51,8 @@ impl Store {
         Self { inner: MemoryStore::builder().clock(clock.clone()).build().open(), clock, fault }
     }
 
-    async fn begin_anew(&self, key: &IdempotencyKey, lease: Duration) -> Result<Begun, MessagingError> {
-        // Whatever the record says, it is made to go away.
+    async fn begin_again(&self, key: &IdempotencyKey, lease: Duration) -> Result<Begun, MessagingError> {
+        // Removes the record in any state.
         self.inner.forget(Duration::ZERO, Deadline::default()).await?;
         self.inner.begin(key, lease, Deadline::default()).await
     }
@@ -68,7 +68,7 @@ impl IdempotencyStore for Store {
         };
         let begun = self.inner.begin(key, lease, deadline).await?;
         match (self.fault, &begun) {
-            (Fault::ForgetsDone, Begun::Done) => self.begin_anew(key, lease).await,
+            (Fault::ForgetsDone, Begun::Done) => self.begin_again(key, lease).await,
             (Fault::SharesWork, Begun::Busy { .. }) => Ok(Begun::Fresh(IdempotencyToken::new(key.clone(), 7))),
             (Fault::LooksBeforeItTakes, Begun::Fresh(token)) => {
                 let _ = self.inner.abandon(token, deadline).await?;
@@ -130,7 +130,7 @@ impl IdempotencyHarness for Store {
 }
 
 #[test]
-fn memory_keeps_records_as_it_should() {
+fn memory_passes_every_test() {
     in_paused_time(async {
         for finding in exercise_idempotency(&Store::new(Fault::None)).await {
             assert_eq!(finding.fault, None, "{finding}");
@@ -139,18 +139,18 @@ fn memory_keeps_records_as_it_should() {
 }
 
 #[test]
-fn each_fault_is_found_by_the_test_that_is_named_for_it() {
+fn each_fault_is_found_by_its_test() {
     let faults = [
-        (Fault::ForgetsDone, "work_that_is_done_stays_done_for_everybody"),
-        (Fault::SharesWork, "work_under_way_is_somebodys_alone"),
+        (Fault::ForgetsDone, "completed_work_stays_done_for_every_worker"),
+        (Fault::SharesWork, "running_work_has_one_worker"),
         (Fault::LooksBeforeItTakes, "concurrent_beginnings_yield_one_worker"),
-        (Fault::NeverExpires, "work_of_a_crashed_worker_can_be_begun_when_its_lease_has_run_out"),
+        (Fault::NeverExpires, "work_of_a_crashed_worker_can_begin_again_after_its_lease"),
         (Fault::NeverExtends, "a_lease_can_be_extended"),
-        (Fault::NoFence, "a_late_worker_cannot_touch_what_somebody_else_has_begun"),
-        (Fault::DropsLateWork, "a_late_worker_whose_work_nobody_has_begun_may_complete_it"),
-        (Fault::KeepsAbandoned, "work_that_was_given_up_can_be_begun_at_once"),
-        (Fault::AbandonsDone, "work_that_is_done_cannot_be_given_up"),
-        (Fault::ForgetsAll, "old_records_are_forgotten_and_no_others"),
+        (Fault::NoFence, "a_late_worker_cannot_change_work_that_another_has_begun"),
+        (Fault::DropsLateWork, "a_late_worker_may_complete_work_that_no_other_has_begun"),
+        (Fault::KeepsAbandoned, "abandoned_work_can_begin_again_at_once"),
+        (Fault::AbandonsDone, "completed_work_cannot_be_abandoned"),
+        (Fault::ForgetsAll, "only_old_records_are_forgotten"),
         (Fault::TakesAnyLease, "a_lease_without_length_is_refused"),
     ];
     in_paused_time(async {

@@ -1,10 +1,10 @@
-//! Stores that keep the law are found to keep it.
+//! The suite on stores that keep the law.
 
 use std::time::Duration;
 
 use postrider_conformance::broken::SimulatedStore;
 use postrider_conformance::guarantees::Section;
-use postrider_conformance::link::Cable;
+use postrider_conformance::link::Link;
 use postrider_conformance::{Outcome, Rule, Settings, exercise};
 use postrider_core::{Feature, MemoryStore, QueueAdmin, SharedProvider};
 
@@ -54,9 +54,9 @@ fn every_hook_is_used_when_the_harness_has_it() {
 }
 
 #[test]
-fn a_store_whose_calls_fail_while_it_is_away_keeps_the_law() {
+fn a_store_whose_calls_fail_during_an_outage_keeps_the_law() {
     in_paused_time(async {
-        let store = SimulatedStore::lawful().cable(Cable::failing_while_cut());
+        let store = SimulatedStore::lawful().link(Link::failing_while_cut());
         let report = exercise(store, settings()).await.unwrap();
         assert!(report.is_lawful(), "{report}");
         assert_eq!(report.rule(Rule::L14).outcome, Outcome::Holds, "{report}");
@@ -67,7 +67,7 @@ fn a_store_whose_calls_fail_while_it_is_away_keeps_the_law() {
 fn a_slow_store_keeps_the_law() {
     for latency in [50, 300, 1000].map(Duration::from_millis) {
         in_paused_time(async {
-            let store = SimulatedStore::lawful().cable(Cable::slow(latency));
+            let store = SimulatedStore::lawful().link(Link::slow(latency));
             let report = exercise(store, settings()).await.unwrap();
             assert!(report.is_lawful(), "{latency:?}: {report}");
         });
@@ -75,7 +75,7 @@ fn a_slow_store_keeps_the_law() {
 }
 
 #[test]
-fn what_is_refused_is_not_held_against_a_store() {
+fn a_refused_feature_breaks_no_rule() {
     let features = [
         Feature::Dedup,
         Feature::OrderByKey,
@@ -126,7 +126,7 @@ fn the_object_safe_twin_keeps_the_law_too() {
     });
 }
 
-/// On threads and in real time, as a user runs it.
+/// On threads and in real time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn memory_keeps_every_rule_on_threads() {
     let store = MemoryStore::new();

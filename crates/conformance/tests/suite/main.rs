@@ -8,12 +8,12 @@ mod storms;
 
 use std::future::Future;
 
-/// `long` when the long forms are asked for (`scripts/test --full`), else `short`.
+/// `long` in a long run (`scripts/test --full`), else `short`.
 fn short_or_long(short: u32, long: u32) -> u32 {
     if std::env::var_os("POSTRIDER_LONG").is_some() { long } else { short }
 }
 
-/// Runs a test on one thread whose time jumps to whatever is waited for next: fast, and the same in every run.
+/// Runs a test on one thread in paused time: fast and deterministic.
 fn in_paused_time(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! Generated programs: the model agrees with itself and with nobody who breaks a rule.
+//! Generated programs: the model agrees with itself and differs from stores that break a rule.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use postrider_core::{ManualClock, MemoryStore, MessagingError, QueueName};
 
 use crate::short_or_long;
 
-/// A simulated store whose clock is moved by hand.
-struct ByHand {
+/// A simulated store with a manual clock.
+struct ManualStore {
     store: SimulatedStore,
     clock: ManualClock,
 }
 
-impl ByHand {
+impl ManualStore {
     fn new(fault: Option<Fault>) -> Self {
         let clock = ManualClock::default();
         let memory = MemoryStore::builder().clock(clock.clone()).build();
@@ -28,7 +28,7 @@ impl ByHand {
     }
 }
 
-impl Harness for ByHand {
+impl Harness for ManualStore {
     type Provider = <SimulatedStore as Harness>::Provider;
 
     async fn open(&self) -> Result<Self::Provider, MessagingError> {
@@ -36,7 +36,7 @@ impl Harness for ByHand {
     }
 }
 
-impl TimedHarness for ByHand {
+impl TimedHarness for ManualStore {
     fn elapse<'a>(&'a self, time: Duration, _: &'a QueueName) -> BoxFuture<'a, Result<(), MessagingError>> {
         self.clock.advance(time);
         Box::pin(std::future::ready(Ok(())))
@@ -46,7 +46,7 @@ impl TimedHarness for ByHand {
 #[test]
 fn a_lawful_store_does_what_the_model_does() {
     for seed in 0..u64::from(short_or_long(1, 50)) {
-        compare_with_model(&ByHand::new(None), 2000, seed).unwrap();
+        compare_with_model(&ManualStore::new(None), 2000, seed).unwrap();
     }
 }
 
@@ -70,7 +70,7 @@ fn faults_show_as_differences_with_a_short_program_and_a_seed() {
         Fault::RenamesOnRedrive,
     ];
     for fault in faults {
-        let difference = compare_with_model(&ByHand::new(Some(fault)), 2000, 7).expect_err("a difference");
+        let difference = compare_with_model(&ManualStore::new(Some(fault)), 2000, 7).expect_err("a difference");
         assert!(difference.contains("seed 7"), "{difference}");
     }
 }

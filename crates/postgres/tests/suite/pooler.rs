@@ -71,11 +71,11 @@ async fn tasks_are_kept_behind_a_pooler() {
         "five_hundred_tasks_are_made_in_one_call",
         "an_idempotency_key_is_taken_within_a_batch",
         "attempts_are_ended_and_claimed_in_one_call",
-        "many_attempts_end_in_one_call_each_in_its_way",
+        "many_attempts_end_in_one_call_with_their_own_outcomes",
         "concurrent_workers_never_share_a_key",
-        "many_deaths_in_one_call_are_each_told",
+        "many_tasks_dying_in_one_call_send_an_event_each",
         "a_schedule_fires_once_for_a_version",
-        "whatever_can_be_claimed_wakes_its_workers",
+        "every_claimable_task_wakes_its_workers",
     ] {
         let finding = exercise_task_test(&harness, test).await;
         assert_eq!(finding.fault, None, "{finding}");

@@ -1,4 +1,4 @@
-//! What an answer says about the store that gave it.
+//! Verdicts on answers: success, failure or nothing.
 
 use postrider_core::{
     ArchivePage, DeadLetter, DeadLetterPage, DeadLetterSummaryPage, MessageAttempt, MessageId, MessagingError,
@@ -8,14 +8,14 @@ use postrider_core::{
 
 use super::Verdict;
 
-/// An answer that is not itself an error. It may have errors inside.
+/// A successful answer, which may contain errors.
 pub(super) trait Answer {
     fn verdict(&self) -> Verdict {
         Verdict::Success
     }
 }
 
-/// What the outcome of a call says.
+/// The verdict on the outcome of a call.
 pub(super) fn verdict<T: Answer>(outcome: &Result<T, MessagingError>) -> Verdict {
     match outcome {
         Ok(answer) => answer.verdict(),
@@ -25,12 +25,12 @@ pub(super) fn verdict<T: Answer>(outcome: &Result<T, MessagingError>) -> Verdict
 
 fn verdict_of_error(error: &MessagingError) -> Verdict {
     match error {
-        // The store has answered: it does not take one of the messages.
+        // The store has answered: it refuses one of the messages.
         MessagingError::OutcomeUnknown { source: Some(source), .. } if is_invalid_input(&**source) => Verdict::Nothing,
         MessagingError::Connection { .. }
         | MessagingError::Provider { retryable: true, .. }
         | MessagingError::OutcomeUnknown { source: Some(_), .. } => Verdict::Failure,
-        // Without a cause it was the caller's own deadline that ended it.
+        // Without a cause the caller's own deadline ended it.
         _ => Verdict::Nothing,
     }
 }
@@ -39,8 +39,8 @@ fn is_invalid_input(error: &(dyn std::error::Error + 'static)) -> bool {
     matches!(error.downcast_ref(), Some(MessagingError::InvalidInput { .. }))
 }
 
-/// One row that failed with the connection is a failure, whatever came through before it. No rows say nothing: the
-/// store need not have been asked.
+/// One row that failed with the connection is a failure, whatever the other rows are. No rows count as nothing: the
+/// store may not have been asked.
 fn verdict_of_rows<T>(rows: &RowResults<T>) -> Verdict {
     let verdicts = rows.iter().map(|row| match row {
         Ok(_) => Verdict::Success,

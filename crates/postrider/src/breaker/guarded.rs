@@ -11,12 +11,12 @@ use super::answer::{Answer, verdict};
 use super::lease_ends::LeaseEnds;
 use super::{BreakerSettings, CircuitBreaker, Permit, Verdict};
 
-/// A provider whose calls are held back while its store keeps failing. It keeps the whole contract itself.
+/// A provider behind a circuit breaker. It keeps the whole contract itself.
 ///
-/// While the breaker is open a call fails at once with [`MessagingError::CircuitBreakerOpen`], but settles and extends
-/// are kept: they wait for the store as long as their deadline and their lease allow, and are then carried out.
+/// While the breaker is open a call fails at once with [`MessagingError::CircuitBreakerOpen`], but settles and extensions
+/// are deferred: they wait for the store as long as their deadline and their lease allow, and are then made.
 ///
-/// A clone has the same breaker.
+/// Clones share the breaker.
 #[derive(Debug, Clone)]
 pub struct Guarded<P> {
     inner: P,
@@ -30,7 +30,7 @@ impl<P> Guarded<P> {
         Self { inner, breaker: Arc::new(CircuitBreaker::new(settings)), lease_ends: Arc::default() }
     }
 
-    /// The provider behind the breaker. What is asked of it directly is neither held back nor counted.
+    /// The provider behind the breaker. Calls made to it directly are neither refused nor counted.
     pub fn inner(&self) -> &P {
         &self.inner
     }
@@ -46,7 +46,7 @@ impl<P> Guarded<P> {
 }
 
 impl<P: MessagingService> Guarded<P> {
-    /// Lets a call through, after probes when they are due.
+    /// Admits a call, after probes if they are due.
     pub(super) async fn admit(&self, deadline: Deadline) -> Result<Permit<'_>, MessagingError> {
         loop {
             let permit = self.breaker.admit(self.inner.provider_name())?;
@@ -54,7 +54,7 @@ impl<P: MessagingService> Guarded<P> {
                 return Ok(permit);
             }
             match self.probe(permit, deadline).await {
-                // Nothing was begun, so nothing is unknown.
+                // The call itself was not made, so its outcome is known.
                 Err(MessagingError::OutcomeUnknown { .. }) if deadline.has_passed() => {
                     return Err(MessagingError::DeadlineExceeded { operation: "health check" });
                 }
@@ -64,12 +64,12 @@ impl<P: MessagingService> Guarded<P> {
         }
     }
 
-    /// Tries the store. When this future is dropped, so is the permit, and the next call tries.
+    /// Probes the store. When this future is dropped, so is the permit, and the next call probes.
     async fn probe(&self, permit: Permit<'_>, deadline: Deadline) -> Result<(), MessagingError> {
         let outcome = self.inner.health_check(permit.probe_deadline(deadline)).await;
         let ran_out =
             matches!(outcome, Err(MessagingError::OutcomeUnknown { .. } | MessagingError::DeadlineExceeded { .. }));
-        // A store that took all the time that a probe has does not answer; one that had less time may.
+        // A store that used up the whole time of a probe does not answer; with less time it may have.
         let verdict = if ran_out && !deadline.has_passed() { Verdict::Failure } else { verdict(&outcome) };
         permit.answered(verdict);
         outcome
@@ -142,7 +142,7 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
     }
 
     async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
-        self.settle_kept(settlements, deadline).await
+        self.settle_deferred(settlements, deadline).await
     }
 
     async fn settle_and_receive(
@@ -152,7 +152,7 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
         options: &ReceiveOptions,
         deadline: Deadline,
     ) -> Result<SettledAndReceived, MessagingError> {
-        self.settle_and_receive_kept(settlements, queues, options, deadline).await
+        self.settle_and_receive_deferred(settlements, queues, options, deadline).await
     }
 
     async fn extend_visibility(
@@ -162,7 +162,7 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
         extension: Duration,
         deadline: Deadline,
     ) -> Result<ReceiptHandle, MessagingError> {
-        self.extend_kept(queue, receipt, extension, deadline).await
+        self.extend_deferred(queue, receipt, extension, deadline).await
     }
 
     async fn receive_by_id(
@@ -181,7 +181,7 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
     async fn subscribe(&self, queue: &QueueName, deadline: Deadline) -> Result<WakeUps, MessagingError> {
         let hints = self.guard(deadline, |deadline| self.inner.subscribe(queue, deadline)).await?;
         let breaker = self.breaker.clone();
-        Ok(WakeUps::new(hints.inspect(move |()| breaker.sign_of_life())))
+        Ok(WakeUps::new(hints.inspect(move |()| breaker.store_responded())))
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
@@ -192,7 +192,7 @@ impl<P: MessagingService> MessagingService for Guarded<P> {
         counted(permit, self.inner.health_check(deadline)).await
     }
 
-    /// Never held back: a connection can be closed whatever state its store is in.
+    /// Never refused: a connection can be closed in any state of its store.
     async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
         self.inner.close(deadline).await
     }

@@ -1,4 +1,4 @@
-//! When leases end, as far as this process knows.
+//! The ends of leases, as far as this process knows.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,21 +7,21 @@ use std::time::Duration;
 use postrider_core::{LeaseToken, ReceiptHandle};
 use tokio::time::Instant;
 
-/// So many leases are noted before those that are over are looked for.
+/// Number of recorded leases before the first sweep of ended ones.
 const FIRST_SWEEP: usize = 1024;
 
-/// The ends of the leases that were granted through one breaker and have not been settled. Each is the latest moment at
-/// which the lease can end: counted from after the store has answered.
+/// The ends of the unsettled leases that were granted through one breaker. Each is an upper bound, counted from the
+/// store's answer.
 #[derive(Debug, Default)]
 pub(super) struct LeaseEnds {
-    // One lock a call, held for a few moves a message.
+    // Locked once per call, for a few moves per message.
     noted: Mutex<Noted>,
 }
 
 #[derive(Debug)]
 struct Noted {
     ends: HashMap<LeaseToken, Instant>,
-    /// Leases that nobody settles here are forgotten when there are that many.
+    /// Number of leases at which ended ones are removed.
     sweep_at: usize,
 }
 
@@ -32,10 +32,10 @@ impl Default for Noted {
 }
 
 impl LeaseEnds {
-    /// Notes leases that were granted, or extended, just now.
+    /// Records leases that were granted or extended just now.
     pub(super) fn granted<'r>(&self, receipts: impl Iterator<Item = &'r ReceiptHandle>, lasting: Duration) {
         let now = Instant::now();
-        // One that lasts longer than the clock goes is one whose end is not known.
+        // An end beyond the clock's range counts as unknown.
         let Some(end) = now.checked_add(lasting) else { return };
         let mut noted = self.lock();
         noted.ends.extend(receipts.map(|receipt| (receipt.token(), end)));
@@ -53,7 +53,7 @@ impl LeaseEnds {
         }
     }
 
-    /// When the last of these leases ends; `None` when that is not known.
+    /// The last end of these leases; `None` when one is not known.
     pub(super) fn last<'r>(&self, receipts: impl Iterator<Item = &'r ReceiptHandle>) -> Option<Instant> {
         let noted = self.lock();
         let ends = receipts.map(|receipt| noted.ends.get(&receipt.token()).copied());
@@ -61,7 +61,7 @@ impl LeaseEnds {
     }
 
     fn lock(&self) -> MutexGuard<'_, Noted> {
-        // A map whose insertion panicked is still a map.
+        // A panic during an insertion leaves a valid map.
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_end_counts_and_an_unknown_one_is_unknown() {
+    async fn the_last_end_counts_and_one_unknown_end_makes_it_unknown() {
         let (ends, short, long, other) = (LeaseEnds::default(), receipt(), receipt(), receipt());
         ends.granted([&short].into_iter(), SECOND);
         ends.granted([&long].into_iter(), SECOND * 3);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn leases_that_nobody_settles_are_forgotten_after_their_end() {
+    async fn unsettled_leases_are_removed_after_their_end() {
         let ends = LeaseEnds::default();
         let held: Vec<_> = (0..10).map(|_| receipt()).collect();
         ends.granted(held.iter(), SECOND * 3600);
@@ -106,6 +106,6 @@ mod tests {
             advance(SECOND).await;
         }
         assert!(ends.lock().ends.len() <= FIRST_SWEEP, "{} are kept", ends.lock().ends.len());
-        assert!(ends.last(held.iter()).is_some(), "those that last are kept");
+        assert!(ends.last(held.iter()).is_some(), "live leases stay recorded");
     }
 }

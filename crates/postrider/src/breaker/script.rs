@@ -1,4 +1,4 @@
-//! A store whose answers a test gives, one by one.
+//! A store whose answers the test gives one by one.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -14,25 +14,25 @@ pub(super) const OPEN: Duration = Duration::from_secs(10);
 pub(super) const SETTINGS: BreakerSettings =
     BreakerSettings { failure_threshold: 2, success_threshold: 1, timeout: OPEN };
 
-/// A store whose answers the test gives, one by one.
+/// A store whose answers the test gives one by one.
 #[derive(Debug)]
 pub(super) struct Scripted {
     capabilities: Capabilities,
     calls: mpsc::UnboundedSender<Call>,
 }
 
-/// A call that waits for its answer. Its receiver is gone when the call was cancelled.
+/// A call that waits for its answer. Its receiver is dropped when the call is cancelled.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) wait: Duration,
-    pub(super) patience: Option<Duration>,
+    pub(super) time_left: Option<Duration>,
     pub(super) answer: oneshot::Sender<Result<(), MessagingError>>,
 }
 
 impl Scripted {
     async fn ask(&self, wait: Duration, deadline: Deadline) -> Result<(), MessagingError> {
         let (answer, answered) = oneshot::channel();
-        self.calls.send(Call { wait, patience: deadline.remaining(), answer }).unwrap();
+        self.calls.send(Call { wait, time_left: deadline.remaining(), answer }).unwrap();
         answered.await.unwrap()
     }
 }
@@ -121,7 +121,7 @@ impl Script {
         Self { guarded: Guarded::new(inner, SETTINGS), calls: Mutex::new(calls) }
     }
 
-    /// One that is open, at the moment when the next call is the probe.
+    /// An open breaker whose next call is the probe.
     pub(super) async fn half_open() -> Self {
         let script = Self::new();
         open(&script.guarded);
@@ -129,7 +129,7 @@ impl Script {
         script
     }
 
-    /// The call that has come in; it is there as soon as its future has been polled.
+    /// The received call, which is there once its future has been polled.
     pub(super) fn call(&self) -> Call {
         self.calls.lock().unwrap().try_recv().expect("a call reached the store")
     }
@@ -147,7 +147,7 @@ impl Script {
     }
 }
 
-/// Opens it as an outage does that has lasted for a while.
+/// Opens it as after a long outage.
 pub(super) fn open<P: MessagingService>(guarded: &Guarded<P>) {
     let breaker = guarded.breaker();
     for _ in 0..SETTINGS.failure_threshold {
@@ -176,7 +176,7 @@ pub(super) async fn begin<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> Opti
     .await
 }
 
-/// A receipt of a lease that no breaker knows of.
+/// A receipt of a lease that no breaker has recorded.
 pub(super) async fn receipt() -> ReceiptHandle {
     let memory = MemoryStore::new().open();
     memory.send_message(&orders(), Message::new("a"), Deadline::never()).await.unwrap();

@@ -50,7 +50,7 @@ fn refusal(breaker: &CircuitBreaker) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_in_a_row_open_it_and_a_success_begins_anew() {
+async fn consecutive_failures_open_it_and_a_success_resets_the_count() {
     let breaker = CircuitBreaker::new(SETTINGS);
     let answer = |verdict| breaker.admit("fake").unwrap().answered(verdict);
     answer(Verdict::Failure);
@@ -67,7 +67,7 @@ async fn failures_in_a_row_open_it_and_a_success_begins_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_open_it_answers_the_time_that_is_left() {
+async fn while_open_it_returns_the_time_left() {
     let breaker = opened();
     advance(Duration::from_millis(40)).await;
     assert_eq!(refusal(&breaker), Duration::from_millis(60));
@@ -77,7 +77,7 @@ async fn while_open_it_answers_the_time_that_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_probe_is_let_through_and_its_success_closes() {
+async fn one_probe_is_admitted_and_its_success_closes() {
     let breaker = opened();
     advance(OPEN).await;
     let probe = breaker.admit("fake").unwrap();
@@ -89,7 +89,7 @@ async fn one_probe_is_let_through_and_its_success_closes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_probes_as_asked_for_must_succeed_in_a_row() {
+async fn the_threshold_of_consecutive_probes_must_succeed() {
     let breaker = CircuitBreaker::new(BreakerSettings { success_threshold: 3, ..SETTINGS });
     for _ in 0..SETTINGS.failure_threshold {
         breaker.admit("fake").unwrap().answered(Verdict::Failure);
@@ -103,7 +103,7 @@ async fn as_many_probes_as_asked_for_must_succeed_in_a_row() {
     advance(OPEN).await;
     for verdict in [Verdict::Success, Verdict::Success, Verdict::Nothing, Verdict::Success] {
         let probe = breaker.admit("fake").unwrap();
-        assert!(probe.is_probe, "what came before the failure does not count");
+        assert!(probe.is_probe, "probes before the failure do not count");
         probe.answered(verdict);
     }
     assert_eq!(breaker.state(), closed(0));
@@ -126,7 +126,7 @@ async fn a_failed_probe_opens_it_for_twice_as_long_up_to_the_timeout() {
     for _ in 0..SETTINGS.failure_threshold {
         breaker.admit("fake").unwrap().answered(Verdict::Failure);
     }
-    assert_eq!(breaker.state(), open(FIRST_HOLD), "the next outage begins anew");
+    assert_eq!(breaker.state(), open(FIRST_HOLD), "the next outage starts with the first hold");
 }
 
 /// Everything that is logged on this thread.
@@ -163,20 +163,20 @@ async fn its_opening_and_its_closing_are_logged_once_each() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sign_of_life_ends_the_hold_and_does_not_close() {
+async fn a_response_of_the_store_ends_the_hold_and_does_not_close() {
     let breaker = opened();
-    breaker.sign_of_life();
+    breaker.store_responded();
     assert_eq!(breaker.state(), BreakerState::HalfOpen);
     let probe = breaker.admit("fake").unwrap();
     assert!(probe.is_probe);
-    breaker.sign_of_life();
+    breaker.store_responded();
     assert_eq!(refusal(&breaker), FIRST_HOLD, "one probe at a time");
     probe.answered(Verdict::Failure);
     assert_eq!(breaker.state(), open(FIRST_HOLD * 2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_without_a_verdict_gives_its_place_to_the_next_call() {
+async fn after_a_probe_without_a_verdict_the_next_call_probes() {
     let breaker = opened();
     advance(OPEN).await;
     drop(breaker.admit("fake").unwrap());
@@ -203,7 +203,7 @@ async fn an_answer_to_an_old_call_counts_as_nothing() {
     let [success, failure, late] = <[_; 3]>::try_from(waiting).unwrap();
     breaker.admit("fake").unwrap().answered(Verdict::Failure);
     success.answered(Verdict::Success);
-    assert_eq!(breaker.state(), closed(1), "a call that was waiting all the while hides nothing");
+    assert_eq!(breaker.state(), closed(1), "a call that waited meanwhile hides no failure");
     failure.answered(Verdict::Failure);
     assert_eq!(breaker.state(), closed(1));
     for _ in 0..2 {
@@ -223,7 +223,7 @@ fn only_failures_of_connection_or_server_count() {
     }
     for error in [
         provider_error(false),
-        // Of whoever was in the way, and not of the store.
+        // Caused by something on the way, not by the store.
         MessagingError::Busy { source: Arc::new(provider_error(true)) },
         MessagingError::Busy { source: Arc::new(connection()) },
         MessagingError::OutcomeUnknown {
@@ -290,7 +290,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn there_is_at_most_one_probe_and_never_a_dead_end(steps in prop::collection::vec(step(), 1..80)) {
+    fn there_is_at_most_one_probe_and_calls_are_admitted_again(steps in prop::collection::vec(step(), 1..80)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let breaker = CircuitBreaker::new(SETTINGS);
@@ -327,7 +327,7 @@ proptest! {
             }
             drop(under_way);
             advance(OPEN).await;
-            prop_assert!(breaker.admit("fake").is_ok(), "whatever happened, a call is let through in the end");
+            prop_assert!(breaker.admit("fake").is_ok(), "after any sequence a call is admitted in the end");
             Ok(())
         })?;
     }

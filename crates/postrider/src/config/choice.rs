@@ -1,23 +1,23 @@
-//! Values that are chosen by name.
+//! Values chosen by name.
 
 use postrider_core::ArchivePolicy;
 use postrider_core::task::TaskMode;
 
 use super::store_settings::{ProviderKind, RabbitMqQueueType, SpoolFiles, SpoolWatch, Synchronous};
 
-/// A value that is chosen by name.
+/// A value chosen by name.
 pub(super) trait Named: Copy + PartialEq + std::fmt::Debug + 'static {
     const NAMES: &'static [(&'static str, Self)];
 }
 
-/// The place of a value that is chosen by name.
+/// A field with a value chosen by name.
 pub(super) trait Choice {
     fn names(&self) -> Vec<&'static str>;
 
-    /// The name of the value that is there; `None` when there is none.
+    /// The name of the present value; `None` when there is none.
     fn name(&self) -> Option<&'static str>;
 
-    /// Whether there is a value of that name. It then is the one that is there.
+    /// Sets the value of that name; `false` when there is none.
     fn choose(&mut self, name: &str) -> bool;
 }
 

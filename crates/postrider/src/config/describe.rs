@@ -1,4 +1,4 @@
-//! The effective values, for people.
+//! The effective values of all keys.
 
 use super::choice::Choice;
 use super::draft::Draft;
@@ -9,7 +9,7 @@ use super::store::Store;
 use super::store_settings::ProviderKind;
 use super::store_url::StoreUrl;
 
-/// A key with the value that is in use.
+/// A key with its effective value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     /// The key.
@@ -20,11 +20,11 @@ pub struct Row {
     pub origin: Origin,
     /// What the key is for.
     pub meaning: &'static str,
-    /// Why the value changes nothing, when it belongs to a store that is not the one in use.
+    /// Why the value has no effect, when it belongs to a store that is not in use.
     pub without_effect: Option<String>,
 }
 
-/// A key in a provider's own section is read by that provider, for messages or for tasks, and by nobody else.
+/// A key in a provider's section affects only that provider, for messages or for tasks.
 fn without_effect(key: &str, store: &Store, state: Option<ProviderKind>) -> Option<String> {
     let is_used = |kind: ProviderKind| kind.can_be_used() && [store.kind, state].contains(&Some(kind));
     let kind = ProviderKind::of_section(key).filter(|kind| !is_used(*kind))?;
@@ -40,8 +40,7 @@ fn without_effect(key: &str, store: &Store, state: Option<ProviderKind>) -> Opti
     })
 }
 
-/// Every key with the value that is in use. Of `provider` and `url` that is the store that was chosen, whoever named
-/// it.
+/// Every key with its effective value. For `provider` and `url` that is the chosen store, whichever key named it.
 pub(super) fn rows(draft: &Draft, store: &Store, state_url: &Result<StoreUrl, Problem>) -> Vec<Row> {
     let mut draft = draft.clone();
     let row = |key: &'static keys::Key| {

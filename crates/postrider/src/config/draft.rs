@@ -1,4 +1,4 @@
-//! A configuration that is being put together.
+//! A configuration that is being read.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,11 +16,11 @@ use super::store_settings::ProviderKind;
 use super::store_url::StoreUrl;
 use super::value::Written;
 
-/// What has been read so far. Each value is what the highest source says that was read.
+/// The values read so far, each from the highest source read so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Draft {
-    pub(super) asked: Asked,
-    /// The fields of the retry strategy. They make sense together only.
+    pub(super) store: StoreKeys,
+    /// The fields of the retry strategy, which are checked together.
     pub(super) retry: Map<String, Value>,
     pub(super) common: CommonConfig,
     pub(super) tasks: TasksConfig,
@@ -28,9 +28,9 @@ pub(super) struct Draft {
     given: BTreeMap<&'static str, Setting>,
 }
 
-/// What was asked for, from which the stores are chosen.
+/// The keys from which the stores are chosen.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Asked {
+pub(super) struct StoreKeys {
     pub(super) provider: Option<ProviderKind>,
     pub(super) url: Option<StoreUrl>,
     pub(super) sqlite_path: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub(super) struct Asked {
     pub(super) state_url: Option<StoreUrl>,
 }
 
-/// A value that a source gives to a key.
+/// A value of a key in a source.
 #[derive(Debug, Clone)]
 pub(super) struct Given {
     pub(super) key: &'static Key,
@@ -60,9 +60,9 @@ impl Given {
 }
 
 impl Draft {
-    /// Lays the values of one source over those of the sources below it.
-    pub(super) fn lay_over(&mut self, layer: Vec<Given>, problems: &mut Vec<Problem>) {
-        // The fields that a lower source gave belong to the strategy that it named.
+    /// Applies the values of one source over those of lower sources.
+    pub(super) fn apply_layer(&mut self, layer: Vec<Given>, problems: &mut Vec<Problem>) {
+        // The fields of a lower source belong to the strategy that it named.
         if layer.iter().any(|given| given.key.name == retry::STRATEGY) {
             self.retry.clear();
             self.given.retain(|name, _| !retry::is_field(name));
@@ -89,12 +89,12 @@ impl Draft {
         self.given.get(key).map_or(Origin::Default, |setting| setting.origin.clone())
     }
 
-    /// The value that the key was given; `None` when nobody gave it one.
+    /// The value that a source gives to the key, if any.
     pub(super) fn given(&self, key: &str) -> Option<&Setting> {
         self.given.get(key)
     }
 
-    /// The value that a key has, given or not.
+    /// The value of a key, given or default.
     pub(super) fn setting(&self, key: &str) -> Setting {
         self.given(key).cloned().unwrap_or_else(|| {
             let value = keys::find(key).and_then(|key| key.value(&mut self.clone()));
@@ -102,13 +102,13 @@ impl Draft {
         })
     }
 
-    /// Notes that a key has its value from there.
-    pub(super) fn take_from(&mut self, key: &'static str, origin: &Origin) {
+    /// Sets where a key has its value from.
+    pub(super) fn set_origin(&mut self, key: &'static str, origin: &Origin) {
         let setting = Setting { origin: origin.clone(), ..self.setting(key) };
         self.given.insert(key, setting);
     }
 
-    /// A problem with the value that a key has, given or not.
+    /// A problem with the value of a key, given or default.
     pub(super) fn refuse(&self, key: &str, why: impl Into<String>) -> Problem {
         let Setting { key, value, origin } = self.setting(key);
         Problem::Refused { key, value, origin, why: why.into() }

@@ -2,9 +2,9 @@
 //!
 //! The variable of a key is its name in capitals, with two underscores for every dot and `POSTRIDER__` before it:
 //! `common.messaging.default_batch_size` is `POSTRIDER__COMMON__MESSAGING__DEFAULT_BATCH_SIZE`. Names of keys have
-//! single underscores only, so a variable means one key or none. Two underscores behind the first word tell such a
-//! variable from all others that begin with `POSTRIDER_`, which are not looked at, unless one more underscore would make
-//! a key of them.
+//! single underscores only, so a variable means one key or none. The two underscores after the first word distinguish
+//! these variables from others that begin with `POSTRIDER_`, which are ignored unless one more underscore would make them
+//! a key.
 
 use std::ffi::OsString;
 
@@ -25,13 +25,12 @@ pub(super) const TOKEN_VARIABLE: &str = "POSTRIDER_TOKEN";
 /// Short names of keys.
 const SHORT: &[(&str, &str)] = &[(URL_VARIABLE, keys::URL), (TOKEN_VARIABLE, keys::HTTP_TOKEN)];
 
-/// The variable that gives the key its value.
+/// The variable of a key.
 pub(super) fn variable(key: &str) -> String {
     format!("{PREFIX}{}", key.to_uppercase().replace('.', "__"))
 }
 
-/// The values that the variables give. One that is empty counts as not set: that is how scripts and containers leave
-/// a variable out.
+/// The values of the variables. An empty one counts as not set, because scripts and containers unset variables that way.
 pub(super) fn read(variables: &[(OsString, OsString)], problems: &mut Vec<Problem>) -> Vec<Given> {
     let mut given = Vec::new();
     for (name, value) in variables {
@@ -47,7 +46,7 @@ pub(super) fn read(variables: &[(OsString, OsString)], problems: &mut Vec<Proble
                 why: "it is not UTF-8 text; write it as UTF-8".into(),
             }),
             (None, _) => {
-                let (key, advice) = match slip(name) {
+                let (key, advice) = match misspelled(name) {
                     Some(meant) => (name.to_owned(), format!("did you mean {meant}?")),
                     None => (path_of(name), advice(&path_of(name))),
                 };
@@ -59,16 +58,16 @@ pub(super) fn read(variables: &[(OsString, OsString)], problems: &mut Vec<Proble
 }
 
 fn is_ours(name: &str) -> bool {
-    short(name).is_some() || name.starts_with(PREFIX) || slip(name).is_some()
+    short(name).is_some() || name.starts_with(PREFIX) || misspelled(name).is_some()
 }
 
-/// The variable that was meant by one that lacks the first of its underscores, which nobody else would call so.
-fn slip(name: &str) -> Option<String> {
+/// The variable meant by one that lacks the second of its first two underscores.
+fn misspelled(name: &str) -> Option<String> {
     let meant = format!("{PREFIX}{}", name.strip_prefix("POSTRIDER_")?);
     key_of(&meant).map(|_| meant)
 }
 
-/// The key that a short name stands for.
+/// The key of a short name.
 fn short(name: &str) -> Option<&'static str> {
     SHORT.iter().find(|(short, _)| *short == name).map(|(_, key)| *key)
 }
@@ -80,7 +79,7 @@ fn key_of(name: &str) -> Option<&'static Key> {
     keys::all().find(|key| variable(key.name) == name)
 }
 
-/// The key that the variable would mean if it were one.
+/// The key path that a variable would mean.
 fn path_of(name: &str) -> String {
     name.strip_prefix(PREFIX).unwrap_or(name).replace("__", ".").to_lowercase()
 }
@@ -100,14 +99,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_has_a_variable_of_its_own() {
+    fn every_key_has_its_own_variable() {
         let variables: BTreeSet<_> = keys::all().map(|key| variable(key.name)).collect();
         assert_eq!(variables.len(), keys::all().count());
         for key in keys::all() {
             assert_eq!(key_of(&variable(key.name)).unwrap().name, key.name);
             let short = variable(key.name).replacen("__", "_", 1);
-            assert_eq!(slip(&short), Some(variable(key.name)));
-            assert!(!key.name.contains("__"), "{} could not be told from a section", key.name);
+            assert_eq!(misspelled(&short), Some(variable(key.name)));
+            assert!(!key.name.contains("__"), "{} would look like a section", key.name);
         }
     }
 }

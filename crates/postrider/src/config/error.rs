@@ -1,11 +1,11 @@
-//! What can be wrong with a configuration.
+//! Problems of a configuration.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::origin::Origin;
 
-/// Everything that is wrong with a configuration. Nothing of it was used.
+/// All problems of a configuration, none of which was applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     problems: Vec<Problem>,
@@ -42,7 +42,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// One thing that is wrong, where it is, and what to do.
+/// One problem: what is wrong, where it is, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -51,27 +51,27 @@ pub enum Problem {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What happened, and what to do.
+        /// The cause, and what to do.
         why: String,
     },
 
-    /// The file is no TOML.
+    /// The file is not TOML.
     #[error("{origin}: this is not TOML: {why}")]
     Syntax {
-        /// Where reading ended.
+        /// Where parsing ended.
         origin: Origin,
         /// What was expected there.
         why: String,
     },
 
-    /// There is no such key.
+    /// The key does not exist.
     #[error("{origin}: '{key}' is not known; {advice}")]
     Unknown {
         /// The key that was written.
         key: String,
         /// Where it was written.
         origin: Origin,
-        /// What may have been meant.
+        /// A suggestion.
         advice: String,
     },
 
@@ -88,7 +88,7 @@ pub enum Problem {
         why: String,
     },
 
-    /// Two values cannot both be meant.
+    /// Two values contradict each other.
     #[error("{first} and {second} disagree; {why}")]
     Conflict {
         /// One of them.
@@ -105,7 +105,7 @@ pub enum Problem {
          {key}"
     )]
     NoDataFolder {
-        /// The key that nobody gave a value.
+        /// The key without a value.
         key: &'static str,
     },
 }
@@ -116,7 +116,7 @@ impl Problem {
     }
 }
 
-/// A key with the value that somebody gave it.
+/// A key with a value given to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     /// The key.

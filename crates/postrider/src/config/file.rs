@@ -12,20 +12,20 @@ use super::origin::Origin;
 use super::suggestion;
 use super::value::Written;
 
-/// The name that a configuration file has when it is looked for.
+/// The default name of a configuration file.
 pub(super) const FILE_NAME: &str = "postrider.toml";
 
 /// Which file is read.
 #[derive(Debug, Clone)]
 pub(super) enum FileChoice {
-    /// The first that is there; none is fine too.
+    /// The first that exists, if any.
     FirstOf(Vec<PathBuf>),
-    /// This one, which must be there.
+    /// This file, which must exist.
     Exactly(PathBuf),
 }
 
 impl FileChoice {
-    /// The values of the file that is chosen.
+    /// The values of the chosen file.
     pub(super) fn read(&self, problems: &mut Vec<Problem>) -> Vec<Given> {
         match self.find() {
             Ok(Some((path, text))) => parse(&path, &text, problems),
@@ -46,7 +46,7 @@ impl FileChoice {
             match std::fs::read_to_string(path) {
                 Ok(text) => return Ok(Some((path.clone(), text))),
                 Err(error) if is_missing(error.kind()) && !must_exist => {}
-                // A file that is there and cannot be read must not be passed over: the next one says something else.
+                // An unreadable file must not be skipped: the next one may say something else.
                 Err(error) => return Err(unreadable(path, &error)),
             }
         }
@@ -73,7 +73,7 @@ fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> Vec<Given> {
     let document = match DeTable::parse(text) {
         Ok(document) => document,
         Err(error) => {
-            // The parser's own text repeats the line, which may hold a password.
+            // The parser's own text repeats the line, which may contain a password.
             let origin = Origin::in_file(path, text, error.span().map_or(0, |span| span.start));
             problems.push(Problem::Syntax { origin, why: error.message().to_owned() });
             return Vec::new();
@@ -81,7 +81,7 @@ fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> Vec<Given> {
     };
     let mut reader = Reader { path, text, given: Vec::new(), problems: Vec::new() };
     reader.table(document.get_ref(), "");
-    // Tables answer their keys by name; people read a file from above.
+    // Tables are sorted by key; problems are listed in the order of the file.
     reader.problems.sort_by_key(|(offset, _)| *offset);
     problems.extend(reader.problems.into_iter().map(|(_, problem)| problem));
     reader.given.sort_by_key(|(offset, _)| *offset);
@@ -102,7 +102,7 @@ impl Reader<'_> {
             let origin = Origin::in_file(self.path, self.text, offset);
             let path =
                 if section.is_empty() { name.get_ref().to_string() } else { format!("{section}.{}", name.get_ref()) };
-            // A dot inside of quotes is part of the name, and no name has one.
+            // A dot inside quotes is part of the name, and no key has one.
             let is_name = !name.get_ref().contains('.');
             if let Some(key) = keys::find(&path).filter(|_| is_name) {
                 let literal = self.text.get(value.span()).unwrap_or_default();
@@ -126,7 +126,7 @@ impl Reader<'_> {
     }
 }
 
-/// What to write instead of a name that is not known.
+/// A suggestion for an unknown name.
 fn advice(path: &str, section: &str) -> String {
     if let Some(meant) = suggestion::nearest_path(path, &keys::paths()) {
         return format!("did you mean '{meant}'?");

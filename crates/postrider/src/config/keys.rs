@@ -1,8 +1,8 @@
-//! The one table of all keys.
+//! The table of all keys.
 //!
-//! Reading, error texts, [`describe`](super::Config::describe) and the reference page are made from it, so a key cannot
-//! be read and undocumented, or documented and not read. Defaults are not repeated here: they are what the settings
-//! have before anything is laid over them.
+//! The loader, error texts, [`describe`](super::Config::describe) and the reference page are made from it, so a key cannot
+//! be read and undocumented, or documented and not read. Defaults are not repeated here: they are those of the settings
+//! structs.
 
 mod http;
 mod messaging;
@@ -24,14 +24,14 @@ use super::kind::{At, Kind};
 /// A key of the configuration.
 #[derive(Debug)]
 pub(super) struct Key {
-    /// Sections and name, with dots between them.
+    /// The sections and the name, separated by dots.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// What it is for, in a sentence.
+    /// Its meaning, in a sentence.
     pub(super) meaning: &'static str,
 }
 
-/// A section with what its page says about it.
+/// A section and its text on the reference page.
 #[derive(Debug)]
 pub(super) struct Section {
     pub(super) name: &'static str,
@@ -70,14 +70,14 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "common.messaging",
         meaning: "Where messages are kept, and how they are received. A store is named by `url`, or by `provider` \
-                  and the address in its own section; both may be there when they mean the same store.",
+                  and the address in its own section; both may be given if they name the same store.",
     },
     Section { name: "common.messaging.dead_letter", meaning: "When a message is given up." },
     Section {
         name: "common.messaging.circuit_breaker",
-        meaning: "When calls to a store that keeps failing are held back. Only failures of the connection or of the \
-                  server count, never a caller's mistake or a bad message. Calls fail at once then; settles and \
-                  extends are kept and carried out when the store is back, unless their lease is over by then.",
+        meaning: "When calls to a failing store are refused. Only failures of the connection or of the server count, \
+                  never invalid input or a bad message. While it is open, calls fail at once; settles and extensions \
+                  wait for the store, until their lease is over.",
     },
     Section { name: "common.messaging.sqlite", meaning: "Read when messages are kept in an embedded SQLite file." },
     Section {
@@ -97,7 +97,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "common.messaging.sqs", meaning: "Read when messages are kept in queues of SQS." },
     Section {
         name: "common.messaging.http",
-        meaning: "Read when messages are kept wherever a Postrider server keeps them. Its tasks and schedules are used then \
+        meaning: "Read when messages are kept by a Postrider server. Its tasks and schedules are used then \
                   too.",
     },
     Section {
@@ -108,16 +108,16 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "common.queues.orchestration_queues", meaning: "The queues that an orchestrator reads." },
     Section {
         name: "common.retry",
-        meaning: "When a failed message is tried again. Which fields there are depends on the strategy. A source that \
-                  names a strategy begins this section anew: the fields of the sources below it belong to another one.",
+        meaning: "When a failed message is tried again. The fields depend on the strategy. A source that names a \
+                  strategy replaces the fields of lower sources.",
     },
     Section {
         name: "common.retry.limits",
-        meaning: "When the strategy gives up. Without this section: after the attempts that the default strategy has. With \
-                  it, what is left out has no limit.",
+        meaning: "When the strategy gives up. Without this section: after the attempts of the default strategy. With \
+                  it, a limit that is left out does not exist.",
     },
     Section { name: "tasks", meaning: "How tasks reach their workers, and how long they are kept." },
-    Section { name: "state", meaning: "Where everything is kept that is no message: tasks and schedules." },
+    Section { name: "state", meaning: "The store of tasks and schedules." },
     Section { name: "server", meaning: "How `postrider serve` runs." },
 ];
 
@@ -153,17 +153,17 @@ const fn duration(name: &'static str, at: At<Duration>, range: (Duration, Durati
     Key { name, kind: Kind::Duration { at, range }, meaning }
 }
 
-/// The key of that name.
+/// The key with that name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {
     all().find(|key| key.name == name)
 }
 
-/// Whether keys begin with that name.
+/// Whether a section has that name.
 pub(super) fn is_section(name: &str) -> bool {
     all().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// The name of every section and key.
+/// The names of all sections and keys.
 pub(super) fn paths() -> Vec<&'static str> {
     let mut paths = Vec::new();
     for key in all() {
@@ -175,7 +175,7 @@ pub(super) fn paths() -> Vec<&'static str> {
     paths
 }
 
-/// The names of what a section holds.
+/// The names in a section.
 pub(super) fn names_in(section: &str) -> Vec<&'static str> {
     let parent = |path: &'static str| path.rsplit_once('.').unwrap_or(("", path));
     paths().into_iter().map(parent).filter(|(above, _)| *above == section).map(|(_, name)| name).collect()

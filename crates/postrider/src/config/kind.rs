@@ -1,4 +1,4 @@
-//! What values a key takes, and where they go.
+//! The types of keys.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,44 +15,44 @@ use super::secret::Secret;
 use super::store_url::StoreUrl;
 use super::value::Written;
 
-/// The place of a value.
+/// Accessor of a key's field.
 pub(super) type At<T> = fn(&mut Draft) -> &mut T;
 
-/// What values a key takes, and where they go.
+/// The type of a key and the accessor of its field.
 #[derive(Debug)]
 pub(super) enum Kind {
     Flag(At<bool>),
-    /// A flag with one value that is allowed, and why the other is not.
+    /// A flag with one allowed value, and why the other is not.
     FixedFlag(bool, &'static str),
     Count {
         at: At<u32>,
         range: (u32, u32),
     },
-    /// A number: the key's name has the unit.
+    /// A number; the key's name has the unit.
     Seconds {
         at: At<Duration>,
         range: (Duration, Duration),
     },
-    /// Text with the unit in it.
+    /// A text with a unit.
     Duration {
         at: At<Duration>,
         range: (Duration, Duration),
     },
     Text(At<String>),
-    /// A text that need not be there.
+    /// A text or nothing.
     OptionalText(At<Option<String>>),
-    /// A text with one value that is allowed, and why no other is.
+    /// A text with one allowed value, and why no other is.
     FixedText(&'static str, &'static str),
     Path(At<Option<PathBuf>>),
-    /// Texts, each of which names fields of a document, with commas between them.
+    /// Texts, each with comma-separated field names of a document.
     Fields(At<Vec<String>>),
-    /// May hold a password.
+    /// A URL, which may contain a password.
     Url(At<Option<StoreUrl>>),
     /// Never shown.
     Secret(At<Option<Secret>>),
-    /// A port on an address of this machine.
+    /// An address of this machine with a port.
     Address(At<SocketAddr>),
-    /// How often a second; 0 is no limit.
+    /// A number per second; 0 is no limit.
     Rate(At<Option<f64>>),
     Choice(fn(&mut Draft) -> &mut dyn Choice),
     RetryStrategy,
@@ -62,7 +62,7 @@ pub(super) enum Kind {
 }
 
 impl Key {
-    /// Puts the value into its place, or answers what is allowed.
+    /// Sets the value; the error says what is allowed.
     pub(super) fn set(&self, draft: &mut Draft, value: &Written) -> Result<(), String> {
         if self.accept(draft, value).is_some() {
             return Ok(());
@@ -76,7 +76,7 @@ impl Key {
         Err(why)
     }
 
-    /// Puts the value into its place; `None`, and nothing is changed, when it is not allowed.
+    /// Sets the value; `None`, without a change, when it is not allowed.
     fn accept(&self, draft: &mut Draft, value: &Written) -> Option<()> {
         match &self.kind {
             Kind::Flag(at) => *at(draft) = value.boolean()?,
@@ -89,7 +89,7 @@ impl Key {
             Kind::Text(at) => *at(draft) = not_empty(value)?.into(),
             Kind::OptionalText(at) => *at(draft) = Some(not_empty(value)?.into()),
             Kind::FixedText(allowed, _) => return (value.text()? == *allowed).then_some(()),
-            // Only a shell knows what '~' stands for; a folder of that name is never meant.
+            // Only a shell expands '~'; a folder of that name is never meant.
             Kind::Path(at) => *at(draft) = Some(not_empty(value).filter(|path| !path.starts_with('~'))?.into()),
             Kind::Fields(at) => {
                 *at(draft) = value.texts().filter(|texts| texts.iter().all(|text| names_fields(text)))?
@@ -120,7 +120,7 @@ impl Key {
         Some(())
     }
 
-    /// The value that the draft has, its secrets masked; `None` when it has none.
+    /// The value in the draft, secrets masked; `None` when there is none.
     pub(super) fn value(&self, draft: &mut Draft) -> Option<String> {
         Some(match &self.kind {
             Kind::Flag(at) => at(draft).to_string(),
@@ -149,19 +149,19 @@ impl Key {
         })
     }
 
-    /// Whether its values may hold a password.
+    /// Whether its values may contain a password.
     pub(super) fn may_hold_a_secret(&self) -> bool {
         matches!(self.kind, Kind::Url(_))
     }
 
-    /// Whether nothing of its values may be shown.
+    /// Whether its values must not be shown at all.
     pub(super) fn is_secret(&self) -> bool {
         matches!(self.kind, Kind::Secret(_))
     }
 }
 
 impl Kind {
-    /// What values it takes, for the reference page.
+    /// Its values as described on the reference page.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Flag(_) => "`true` or `false`".into(),
@@ -191,7 +191,7 @@ impl Kind {
         }
     }
 
-    /// What to write instead of a value that was refused.
+    /// What to write instead of a refused value.
     fn allowed(&self) -> String {
         match self {
             Self::Flag(_) => "use true or false".into(),
@@ -265,7 +265,7 @@ fn within(duration: Duration, (least, most): &(Duration, Duration)) -> Option<Du
     (*least..=*most).contains(&duration).then_some(duration)
 }
 
-/// Whether a text names a field, or several with commas between them.
+/// Whether a text is a comma-separated list of field names.
 fn names_fields(text: &str) -> bool {
     text.split(',').all(|field| !field.trim().is_empty())
 }

@@ -1,15 +1,15 @@
 //! The configuration of a system: defaults, a file, the environment, flags.
 //!
-//! **The idea.** One table has every key with its type, its place and its meaning; the loader, the error texts,
-//! [`Config::describe`] and the page `docs/configuration.md` are made from it. A source says where its values stand, and
-//! they keep that to the end, so that an error or a row of `describe` can name the line, the variable or the flag.
+//! **The idea.** One table has every key with its type, its field and its meaning; the loader, the error texts,
+//! [`Config::describe`] and the page `docs/configuration.md` are made from it. Every value keeps its origin, so that an
+//! error or a row of `describe` can name the line, the variable or the flag.
 //!
-//! **The invariant.** A [`Config`] that exists is right: every value is in its range, the retry strategy and the queues'
-//! names make sense together, and one store is meant. What is written and not understood is an error, never ignored.
+//! **The invariant.** A [`Config`] is valid: every value is in its range, the retry strategy and the queues' names are
+//! consistent, and one store is named. Input that is not understood is an error, never ignored.
 //!
-//! **What was rejected.** Reading the file into structs with serde: a wrong value would be known without its key, an
-//! unknown key without a suggestion, and the texts would be serde's. A framework that merges untyped trees: it forgets
-//! which source a value came from.
+//! **What was rejected.** Reading the file into structs with serde: a wrong value would be reported without its key, an
+//! unknown key without a suggestion, in serde's words. A framework that merges untyped trees: it loses the source of a
+//! value.
 
 mod choice;
 mod describe;
@@ -69,11 +69,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the sources. The error has everything that is wrong with them, not only the first.
+    /// Reads the sources. The error has all their problems.
     pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
         let mut problems = Vec::new();
         let mut draft = sources.read(&mut problems);
-        // Values are seen together only when each is right by itself: the rest would be errors that follow from errors.
+        // Values are checked together only when each is valid by itself, to avoid follow-up errors.
         let (retry_is_read, all_is_read) = (!problems.iter().any(concerns_retry), problems.is_empty());
         let retry = if retry_is_read { retry::strategy(&draft) } else { Err(Vec::new()) };
         let retry = retry.map_err(|found| problems.extend(found)).ok();
@@ -81,14 +81,14 @@ impl Config {
             return Err(ConfigError::new(problems));
         }
 
-        kept(check_batch_sizes(&draft), &mut problems);
-        kept(server::check_tls(&draft), &mut problems);
-        kept(server::check_memory(&draft), &mut problems);
-        let router = kept(router(&draft), &mut problems);
-        let routes = kept(task_routes(&draft), &mut problems);
-        let store = kept(store::choose(&draft, sources), &mut problems);
+        ok_or_report(check_batch_sizes(&draft), &mut problems);
+        ok_or_report(server::check_tls(&draft), &mut problems);
+        ok_or_report(server::check_memory(&draft), &mut problems);
+        let router = ok_or_report(router(&draft), &mut problems);
+        let routes = ok_or_report(task_routes(&draft), &mut problems);
+        let store = ok_or_report(store::choose(&draft, sources), &mut problems);
         if let Some(store) = &store {
-            kept(store::choose_vhost(&mut draft, store), &mut problems);
+            ok_or_report(store::choose_vhost(&mut draft, store), &mut problems);
         }
         let (Some(retry), Some(router), Some(routes), Some(store), []) = (retry, router, routes, store, &problems[..])
         else {
@@ -107,17 +107,17 @@ impl Config {
         &self.common
     }
 
-    /// The kind of the store; `None` when its URL has a scheme that no provider of the configuration has.
+    /// The kind of the store; `None` when the scheme of its URL belongs to no provider.
     pub fn provider(&self) -> Option<ProviderKind> {
         self.provider
     }
 
-    /// Where messages are kept.
+    /// The store of messages.
     pub fn url(&self) -> &StoreUrl {
         &self.url
     }
 
-    /// Where everything is kept that is no message.
+    /// The store of tasks, schedules and records.
     pub fn state_url(&self) -> Result<&StoreUrl, ConfigError> {
         self.state_url.as_ref().map_err(|problem| problem.clone().into())
     }
@@ -132,18 +132,18 @@ impl Config {
         &self.server
     }
 
-    /// The same as [`tasks`](Self::tasks), as a store of tasks is told it, but for how messages leave the store: that depends on where it is.
+    /// [`tasks`](Self::tasks) as a task store takes them; `post` depends on where the store is and is not set here.
     pub fn task_routes(&self) -> &TaskRoutes {
         &self.routes
     }
 
-    /// Whether tasks are kept in the very store that messages are kept in.
+    /// Whether tasks and messages are in one store.
     pub fn keeps_state_with_messages(&self) -> bool {
         self.provider.is_some_and(ProviderKind::keeps_state)
-            && self.state_url.as_ref().is_ok_and(|state| state.leads_where(&self.url))
+            && self.state_url.as_ref().is_ok_and(|state| state.is_same_store(&self.url))
     }
 
-    /// The store that tasks are kept in, ready to be connected to.
+    /// The endpoint of the task store.
     pub fn state_endpoint(&self) -> Result<Endpoint, ConfigError> {
         let url = self.state_url()?;
         let row = self.rows.iter().find(|row| row.key == keys::STATE_URL);
@@ -170,12 +170,12 @@ impl Config {
         }
     }
 
-    /// Who names the queues of workflows.
+    /// The router, which names the queues of workflows.
     pub fn router(&self) -> &DefaultMessageRouter {
         &self.router
     }
 
-    /// The store that messages are kept in, ready to be connected to.
+    /// The endpoint of the message store.
     pub fn endpoint(&self) -> Result<Endpoint, ConfigError> {
         let origin =
             self.rows.iter().find(|row| row.key == keys::URL).map_or(Origin::Default, |row| row.origin.clone());
@@ -187,7 +187,7 @@ impl Config {
                     && let Some(kind) = self.provider
                     && !kind.can_be_used() =>
             {
-                // Nobody wrote the URL; what somebody wrote is the provider.
+                // The URL is a default; the user wrote the provider.
                 let provider = self.rows.iter().find(|row| row.key == keys::PROVIDER);
                 let value = provider.and_then(|row| row.value.clone()).unwrap_or_default();
                 let origin = provider.map_or(Origin::Default, |row| row.origin.clone());
@@ -205,13 +205,13 @@ impl Config {
         }
     }
 
-    /// Every key with the value that is in use and where it comes from, secrets masked.
+    /// Every key with its effective value and its origin, secrets masked.
     pub fn describe(&self) -> &[Row] {
         &self.rows
     }
 }
 
-/// Whether the retry strategy may be wrong only because of this.
+/// Whether this problem may make the retry strategy invalid.
 fn concerns_retry(problem: &Problem) -> bool {
     match problem {
         Problem::Unknown { key, .. } | Problem::Refused { key, .. } => retry::is_field(key),
@@ -220,8 +220,8 @@ fn concerns_retry(problem: &Problem) -> bool {
     }
 }
 
-/// The value; an error goes to the problems.
-fn kept<T>(result: Result<T, Problem>, problems: &mut Vec<Problem>) -> Option<T> {
+/// The value; an error is added to the problems.
+fn ok_or_report<T>(result: Result<T, Problem>, problems: &mut Vec<Problem>) -> Option<T> {
     result.map_err(|problem| problems.push(problem)).ok()
 }
 
@@ -260,7 +260,7 @@ fn task_routes(draft: &Draft) -> Result<TaskRoutes, Problem> {
     Ok(routes)
 }
 
-/// The router finds two queues of one name at the second; the user may have written the first.
+/// The router reports two queues of one name at the second; the user may have written the first.
 fn refuse_queue(draft: &Draft, key: &str, why: String) -> Problem {
     let value = |key: &keys::Key| key.value(&mut draft.clone());
     let same = keys::all().filter(|other| other.name != key && other.name.starts_with("common.queues."));

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where a value comes from. A later variant wins over an earlier one.
+/// Where a value comes from. Later variants win over earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody said anything.
+    /// No source gives a value.
     Default,
     /// A line of the configuration file.
     File {
@@ -22,14 +22,14 @@ pub enum Origin {
         /// The variable's name.
         variable: String,
     },
-    /// An option that the program was called with.
+    /// An option of the program.
     Flag {
         /// The option as the user wrote it.
         flag: String,
     },
 }
 
-/// What can give values, lowest first.
+/// The kinds of sources, lowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Layer {
     Default,

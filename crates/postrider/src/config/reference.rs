@@ -22,23 +22,23 @@ folder, `$XDG_DATA_HOME/postrider/postrider.db`, or else `~/.local/share/postrid
 Each source wins over those before it:
 
 1. The defaults below.
-2. `postrider.toml`: the file that the program was told or that `POSTRIDER_CONFIG` names, which must then exist; else
-   the one in the current folder; else the one in the user's configuration folder, `$XDG_CONFIG_HOME/postrider`, or else
-   `~/.config/postrider`. One file is read, never two.
+2. `postrider.toml`: the file that `--config` or `POSTRIDER_CONFIG` names, which must exist; else the one in the current
+   folder; else the one in the user's configuration folder, `$XDG_CONFIG_HOME/postrider`, or else `~/.config/postrider`.
+   Only one file is read.
 3. The environment. The variable of a key is its name in capitals, with two underscores for every dot and `POSTRIDER__`
    before it: `common.messaging.default_batch_size` is `POSTRIDER__COMMON__MESSAGING__DEFAULT_BATCH_SIZE`.
    `POSTRIDER_URL` is short for `common.messaging.url`, and `POSTRIDER_TOKEN` for `common.messaging.http.token`. A
    variable that is empty counts as not set.
 4. Flags of the program.
 
-`postrider config` shows every value that is in use and where it comes from. Passwords in URLs and tokens are not shown.
+`postrider config` shows every effective value and its origin. Passwords in URLs and tokens are not shown.
 
-What is not understood is refused, with the line or the variable that it stands in: unknown keys, values of the wrong
-type, values out of range. Nothing is ignored.
+Unknown keys, values of the wrong type and values out of range are refused, with their line or variable. Nothing is
+ignored.
 
 `provider`, `url` and the address in a provider's section choose one store together. The highest source that names one
-decides. In one and the same source `provider` and `url` must agree; addresses of several stores may stand side by side
-there, and one of the two says which is used.
+decides. Within one source `provider` and `url` must agree; there may be addresses of several stores if `provider` or
+`url` says which is used.
 
 Keys that end in `_seconds` take a number, with a decimal point for parts of a second. Other durations are text with a
 unit: `500ms`, `5s`, `2m`, `1h30m`, `3d`.
@@ -72,7 +72,7 @@ initial_delay = "500ms"
 limits = { max_attempts = 5 }
 "#;
 
-/// The reference of all keys, as the page `docs/configuration.md` has it.
+/// The reference of all keys: the page `docs/configuration.md`.
 pub fn reference_page() -> String {
     let mut page = format!("{INTRODUCTION}\n## An example\n\n```toml\n{EXAMPLE}```\n");
     for section in SECTIONS {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_introduction_names_what_there_is() {
+    fn the_introduction_names_the_file_and_the_variables() {
         let short = [URL_VARIABLE, keys::URL, TOKEN_VARIABLE, keys::HTTP_TOKEN];
         let variable = variable(DEFAULT_BATCH_SIZE);
         for name in [FILE_NAME, FILE_VARIABLE, DEFAULT_BATCH_SIZE, &variable].into_iter().chain(short) {

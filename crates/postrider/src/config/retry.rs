@@ -1,4 +1,4 @@
-//! The retry strategy. Its fields are read one by one, but make sense together only.
+//! The retry strategy. Its fields are read one by one and checked together.
 
 use postrider_core::RetryStrategy;
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use super::error::Problem;
 pub(super) const STRATEGY: &str = "common.retry.strategy";
 const SECTION: &str = "common.retry.";
 
-/// What is written for no limit at all.
+/// The value for no limit.
 pub(super) const FOREVER: &str = "forever";
 const LIMITS: &str = "limits";
 const MAX_ATTEMPTS: &str = "max_attempts";
@@ -19,7 +19,7 @@ const MAX_ATTEMPTS: &str = "max_attempts";
 pub(super) const STRATEGIES: &[&str] =
     &["no_retry", "constant", "linear", "exponential", "exponential_with_jitter", "constant_with_jitter"];
 
-/// The fields that a strategy needs, and those that it may have besides.
+/// The required and the optional fields of a strategy.
 fn fields_of(strategy: &str) -> (&'static [&'static str], &'static [&'static str]) {
     match strategy {
         "constant" => (&["delay"], &[LIMITS]),
@@ -49,7 +49,7 @@ pub(super) fn put(draft: &mut Draft, key: &str, value: Value) {
     }
 }
 
-/// A field of a strategy; `None` when the strategy has none of that name, or no value for it.
+/// A field of a strategy; `None` when the strategy has no such field or value.
 pub(super) fn get(strategy: &RetryStrategy, key: &str) -> Option<Value> {
     let fields = serde_json::to_value(strategy).ok()?;
     let path = key.strip_prefix(SECTION)?;
@@ -61,7 +61,7 @@ pub(super) fn get(strategy: &RetryStrategy, key: &str) -> Option<Value> {
     path.split('.').try_fold(&fields, |at, name| at.get(name)).cloned()
 }
 
-/// Makes the strategy from its fields. Reading it checks it.
+/// Makes the strategy from its fields, with the checks of its deserialization.
 pub(super) fn strategy(draft: &Draft) -> Result<RetryStrategy, Vec<Problem>> {
     let fields = completed(&draft.retry);
     let problems = misplaced(draft, &fields);
@@ -70,18 +70,20 @@ pub(super) fn strategy(draft: &Draft) -> Result<RetryStrategy, Vec<Problem>> {
     }
     read(&fields).map_err(|why| {
         let names = ["initial_delay", "max_delay", "delay", "jitter", "increment", "multiplier", "max_total_delay"];
-        let told = names.iter().find_map(|name| Some((*name, why.strip_prefix(&format!("invalid {name}: "))?)));
-        let (name, why) = told.unwrap_or(("strategy", &why));
+        let field_error = names.iter().find_map(|name| Some((*name, why.strip_prefix(&format!("invalid {name}: "))?)));
+        let (name, why) = field_error.unwrap_or(("strategy", &why));
         let table = if name == "max_total_delay" { "limits." } else { "" };
         let key = format!("{SECTION}{table}{name}");
-        // What is out of proportion to a default is the field that somebody wrote.
-        let key =
-            Some(key.clone()).filter(|key| draft.given(key).is_some()).or_else(|| culprit(&fields)).unwrap_or(key);
+        // Of a pair that does not fit together, blame the field that the user wrote.
+        let key = Some(key.clone())
+            .filter(|key| draft.given(key).is_some())
+            .or_else(|| offending_field(&fields))
+            .unwrap_or(key);
         vec![draft.refuse(&key, why)]
     })
 }
 
-/// Fields that the strategy does not have, and those that it lacks.
+/// Problems of fields that the strategy does not have or lacks.
 fn misplaced(draft: &Draft, fields: &Map<String, Value>) -> Vec<Problem> {
     let Some(name) = fields.get("strategy").and_then(Value::as_str) else { return Vec::new() };
     let (needed, others) = fields_of(name);
@@ -110,8 +112,8 @@ fn read(fields: &Map<String, Value>) -> Result<RetryStrategy, String> {
     serde_json::from_value(Value::Object(fields.clone())).map_err(|error| error.to_string())
 }
 
-/// Fields without a strategy change the default one. A strategy without limits has the attempts of the default one, or a
-/// message that always fails would come back for ever unasked; a limit of time is a limit too.
+/// Completes the fields. Fields without a strategy change the default one. A strategy without limits has the attempts of
+/// the default one, or a message that always fails would retry forever; a time limit is a limit too.
 fn completed(fields: &Map<String, Value>) -> Map<String, Value> {
     let mut all = match serde_json::to_value(RetryStrategy::default()) {
         Ok(Value::Object(defaults)) => defaults,
@@ -128,14 +130,14 @@ fn completed(fields: &Map<String, Value>) -> Map<String, Value> {
         }
     }
     if let Some(Value::Object(limits)) = all.get_mut(LIMITS) {
-        // Null stands for no limit.
+        // Null means no limit.
         limits.retain(|_, limit| !limit.is_null());
     }
     all
 }
 
-/// The field without which the strategy could be read; `None` when no single one is to blame.
-fn culprit(fields: &Map<String, Value>) -> Option<String> {
+/// The field without which the strategy is valid; `None` when no single one is to blame.
+fn offending_field(fields: &Map<String, Value>) -> Option<String> {
     fields.iter().find_map(|(name, value)| {
         let mut others = fields.clone();
         let limits: Vec<_> = value.as_object().map(|table| table.keys().collect()).unwrap_or_default();

@@ -1,13 +1,13 @@
-//! A text that nobody is shown.
+//! A text that is never shown.
 
 use std::fmt;
 
 use postrider_core::masked_url::MASK;
 
-/// What the tokens of a server begin with.
+/// The prefix of a server's tokens.
 const TOKEN: &str = "prt_";
 
-/// A text that nobody is shown, neither in texts nor in debug output.
+/// A text that is masked in display and debug output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -34,7 +34,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Whether a text is a token, wherever it was written.
+/// Whether a text is a token.
 pub(super) fn is_token(text: &str) -> bool {
     text.trim_start().starts_with(TOKEN)
 }

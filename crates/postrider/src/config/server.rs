@@ -1,4 +1,4 @@
-//! How a server is run.
+//! Settings of a server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -9,37 +9,37 @@ use super::error::Problem;
 use super::keys;
 use super::store_url::StoreUrl;
 
-/// Where a server listens when nobody says it.
+/// The default listening address.
 pub(super) const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8025);
 
-/// How a server is run.
+/// Settings of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerConfig {
-    /// Where it listens.
+    /// The listening address.
     pub listen: SocketAddr,
-    /// The certificate of a server with TLS; there is a key then too.
+    /// The TLS certificate; set together with the key.
     pub tls_certificate: Option<PathBuf>,
-    /// Its key.
+    /// The key of the certificate.
     pub tls_key: Option<PathBuf>,
     /// The largest body of a request.
     pub max_request_bytes: u32,
-    /// The bytes of all bodies that are read and all answers that are written at once.
+    /// Upper bound of the bytes of all request bodies and answers in memory.
     pub max_bytes_in_flight: u32,
-    /// So many connections at once.
+    /// Upper bound of connections.
     pub max_connections: u32,
-    /// So many requests a second of each token or address; `None` is no limit.
+    /// Requests per second of each token or address; `None` is no limit.
     pub requests_per_second: Option<f64>,
-    /// How long the head of a request may take to arrive.
+    /// Time limit of a request's head.
     pub head_timeout: Duration,
-    /// How long a body may take to arrive.
+    /// Time limit of a request's body.
     pub body_timeout: Duration,
-    /// How long a client may read nothing of an answer.
+    /// Longest time in which a client reads nothing of an answer.
     pub write_timeout: Duration,
-    /// How long running requests have when the server stops.
+    /// Time for running requests when the server stops.
     pub graceful_timeout: Duration,
-    /// How often queues are looked at.
+    /// Interval of queue samples.
     pub sample_interval: Duration,
-    /// Where traces are sent to.
+    /// The target of traces.
     pub otlp_endpoint: Option<StoreUrl>,
 }
 
@@ -63,7 +63,7 @@ impl Default for ServerConfig {
     }
 }
 
-/// A request that is allowed must have room.
+/// Checks that an allowed request fits into the bytes in flight.
 pub(super) fn check_memory(draft: &Draft) -> Result<(), Problem> {
     let ServerConfig { max_request_bytes, max_bytes_in_flight, .. } = draft.server;
     match max_request_bytes <= max_bytes_in_flight {
@@ -78,7 +78,7 @@ pub(super) fn check_memory(draft: &Draft) -> Result<(), Problem> {
     }
 }
 
-/// A certificate is of no use without its key, nor a key without its certificate.
+/// Checks that certificate and key are set together.
 pub(super) fn check_tls(draft: &Draft) -> Result<(), Problem> {
     let (given, missing) = match (&draft.server.tls_certificate, &draft.server.tls_key) {
         (Some(_), None) => (keys::SERVER_TLS_CERTIFICATE, keys::SERVER_TLS_KEY),

@@ -13,7 +13,7 @@ use crate::breaker::BreakerSettings;
 /// Settings that every part of a system shares.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CommonConfig {
-    /// How messages are sent, leased and given up.
+    /// How messages are sent, leased and dead-lettered.
     pub messaging: MessagingConfig,
     /// The names of a workflow's queues.
     pub queues: QueuesConfig,
@@ -24,17 +24,17 @@ pub struct CommonConfig {
 /// How tasks reach their workers, and how long they are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TasksConfig {
-    /// Who looks for due tasks.
+    /// How workers get due tasks.
     pub mode: TaskMode,
-    /// What the queues of tasks begin with.
+    /// The prefix of task queues.
     pub queue_prefix: String,
-    /// Where the events of deaths are sent to.
+    /// The queue for events of dead tasks.
     pub dead_events: Option<String>,
-    /// How long a lease on a task lasts without a sign of life.
+    /// Length of a task's lease without a heartbeat.
     pub lease: Duration,
-    /// How long a task may be on its way before its message may have been lost.
+    /// Time after which the message of a sent task counts as possibly lost.
     pub grace: Duration,
-    /// How long tasks are kept that succeeded or were canceled.
+    /// Retention of succeeded and canceled tasks.
     pub retention: Duration,
 }
 
@@ -51,40 +51,40 @@ impl Default for TasksConfig {
     }
 }
 
-/// How messages are sent, leased and given up.
+/// How messages are sent, leased and dead-lettered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessagingConfig {
-    /// How long a message is leased when the receiver does not say it.
+    /// Default length of a lease.
     pub default_visibility_timeout: Duration,
-    /// How many messages are received at once when the receiver does not say it.
+    /// Default number of messages of a receive.
     pub default_batch_size: u32,
-    /// The most messages that one call may ask for.
+    /// Upper bound of messages of one receive.
     pub max_batch_size: u32,
-    /// Whether a send creates a queue that is missing.
+    /// Whether a send creates a missing queue.
     pub create_queues: bool,
-    /// Whether connecting brings an older database up to date.
+    /// Whether connecting applies missing migrations.
     pub auto_migrate: bool,
     /// The largest body of a message.
     pub max_message_bytes: u32,
-    /// When a message is given up.
+    /// When a message is dead-lettered.
     pub dead_letter: DeadLetterConfig,
-    /// When calls to a failing store are held back.
+    /// When calls to a failing store are refused.
     pub circuit_breaker: BreakerSettings,
-    /// What only the embedded SQLite file knows.
+    /// Settings of the embedded SQLite file.
     pub sqlite: SqliteConfig,
-    /// What only a folder of files knows.
+    /// Settings of a folder of files.
     pub spool: SpoolConfig,
-    /// What only PostgreSQL knows.
+    /// Settings of PostgreSQL.
     pub postgres: PostgresConfig,
-    /// What only MariaDB and MySQL know.
+    /// Settings of MariaDB and MySQL.
     pub mysql: MysqlConfig,
-    /// What only PGMQ knows.
+    /// Settings of PGMQ.
     pub pgmq: PgmqConfig,
-    /// What only RabbitMQ knows.
+    /// Settings of RabbitMQ.
     pub rabbitmq: RabbitMqConfig,
-    /// What only SQS knows.
+    /// Settings of SQS.
     pub sqs: SqsConfig,
-    /// What only a Postrider server knows.
+    /// Settings of a Postrider server as a store.
     pub http: HttpConfig,
 }
 
@@ -112,14 +112,14 @@ impl Default for MessagingConfig {
 }
 
 impl MessagingConfig {
-    /// A receive of the default batch.
+    /// Options of a receive with the default batch size.
     pub fn receive_options(&self) -> ReceiveOptions {
         ReceiveOptions::batch(self.default_batch_size as usize)
             .visibility(self.default_visibility_timeout)
             .max_receive_count(self.dead_letter.max_receive_count)
     }
 
-    /// A receive of up to `max` messages; refused when that is above `max_batch_size`.
+    /// Options of a receive of up to `max` messages; refused when that is above `max_batch_size`.
     pub fn receive_options_for(&self, max: usize) -> Result<ReceiveOptions, MessagingError> {
         let most = self.max_batch_size as usize;
         if max > most {
@@ -133,16 +133,16 @@ impl MessagingConfig {
         Ok(ReceiveOptions { max, ..self.receive_options() })
     }
 
-    /// What messages may be like, for a store that has no limits of its own.
+    /// The limits of messages, for a store without its own limits.
     pub fn limits(&self) -> Limits {
         Limits { max_body_bytes: self.max_message_bytes as usize, ..Limits::default() }
     }
 }
 
-/// When a message is given up.
+/// When a message is dead-lettered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadLetterConfig {
-    /// How often a message is delivered before it is dead-lettered.
+    /// Delivery limit.
     pub max_receive_count: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What a configuration is read from.
+//! The sources of a configuration.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -15,14 +15,14 @@ use super::value::Written;
 
 /// The variable that names the configuration file.
 pub(super) const FILE_VARIABLE: &str = "POSTRIDER_CONFIG";
-/// The folder of this program among the user's folders.
+/// This program's folder in the user's configuration and data folders.
 const FOLDER: &str = "postrider";
-/// The embedded file in the user's data folder.
+/// The default file in the user's data folder.
 const DATABASE: &str = "postrider.db";
-/// The folder of queues in the user's data folder.
+/// The default spool in the user's data folder.
 const SPOOL: &str = "spool";
 
-/// What a configuration is read from. Flags win over the environment, the environment over the file, the file over the
+/// The sources of a configuration. Flags win over the environment, the environment over the file, the file over the
 /// defaults.
 ///
 /// ```
@@ -52,7 +52,7 @@ struct Flag {
 }
 
 impl fmt::Debug for Sources {
-    /// Without the values: an environment is full of secrets.
+    /// Without values, which may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flags: Vec<_> = self.flags.iter().map(|flag| &flag.flag).collect();
         f.debug_struct("Sources")
@@ -64,7 +64,7 @@ impl fmt::Debug for Sources {
 }
 
 impl Sources {
-    /// Nothing but the defaults.
+    /// Only the defaults.
     pub fn none() -> Self {
         Self { file: FileChoice::FirstOf(Vec::new()), variables: Vec::new(), flags: Vec::new(), data_folder: None }
     }
@@ -81,26 +81,26 @@ impl Sources {
         let sources = Self { variables, data_folder: user.data, ..Self::none() };
         match file {
             Some(path) => sources.file(path),
-            // The current folder has an empty path, so that texts name the file without './'.
+            // An empty path for the current folder, so that texts name the file without './'.
             None => sources.first_file_in([Some(PathBuf::new()), user.configuration].into_iter().flatten()),
         }
     }
 
-    /// Reads this file, which must be there, and no other.
+    /// Reads only this file, which must exist.
     #[must_use]
     pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
         self.file = FileChoice::Exactly(path.into());
         self
     }
 
-    /// Reads the first `postrider.toml` that is in one of the folders.
+    /// Reads the first `postrider.toml` in the folders.
     #[must_use]
     pub fn first_file_in(mut self, folders: impl IntoIterator<Item = PathBuf>) -> Self {
         self.file = FileChoice::FirstOf(folders.into_iter().map(|folder| folder.join(FILE_NAME)).collect());
         self
     }
 
-    /// Reads these environment variables, and no others.
+    /// Reads only these environment variables.
     #[must_use]
     pub fn environment<N, V>(mut self, variables: impl IntoIterator<Item = (N, V)>) -> Self
     where
@@ -111,29 +111,29 @@ impl Sources {
         self
     }
 
-    /// Gives a key the value that the program was called with. `flag` is what the user wrote, for error texts.
+    /// Sets a key by an option of the program. `flag` is the option as the user wrote it, for error texts.
     #[must_use]
     pub fn flag(mut self, flag: impl Into<String>, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.flags.push(Flag { flag: flag.into(), key: key.into(), value: value.into() });
         self
     }
 
-    /// The folder in which the embedded file is kept when no other store is named.
+    /// Sets the folder of the embedded file when no other store is named.
     #[must_use]
     pub fn data_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.data_folder = Some(folder.into());
         self
     }
 
-    /// Everything that the sources say, the higher over the lower.
+    /// Reads all sources, the higher over the lower.
     pub(super) fn read(&self, problems: &mut Vec<Problem>) -> Draft {
         let mut draft = Draft::default();
         let file = self.file.read(problems);
-        draft.lay_over(file, problems);
+        draft.apply_layer(file, problems);
         let environment = environment::read(&self.variables, problems);
-        draft.lay_over(environment, problems);
+        draft.apply_layer(environment, problems);
         let flags = self.read_flags(problems);
-        draft.lay_over(flags, problems);
+        draft.apply_layer(flags, problems);
         draft
     }
 
@@ -156,12 +156,12 @@ impl Sources {
         given
     }
 
-    /// Where the embedded file is when nobody says it; `None` when the user has no folders.
+    /// The default path of the embedded file; `None` when the user has no folders.
     pub(super) fn embedded_file(&self) -> Option<PathBuf> {
         self.data_folder.as_deref().map(|folder| folder.join(DATABASE))
     }
 
-    /// Where a folder of queues is when nobody says it; `None` when the user has no folders.
+    /// The default path of a spool; `None` when the user has no folders.
     pub(super) fn spool_folder(&self) -> Option<PathBuf> {
         self.data_folder.as_deref().map(|folder| folder.join(SPOOL))
     }
@@ -178,7 +178,7 @@ impl UserFolders {
     fn new(variables: &[(OsString, OsString)], home: Option<PathBuf>) -> Self {
         let folder = |variable, below_home: &str| {
             let named = set(variables, variable).map(PathBuf::from);
-            // The specification says that a relative path is to be ignored.
+            // The specification ignores relative paths.
             let named = named.filter(|path| path.is_absolute());
             let home = home.as_deref().filter(|home| !home.as_os_str().is_empty());
             named.or_else(|| home.map(|home| home.join(below_home))).map(|folder| folder.join(FOLDER))
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_users_folders_are_where_the_desktop_keeps_them() {
+    fn the_users_folders_follow_the_specification() {
         let below_home = [Some("/home/ann/.config/postrider".into()), Some("/home/ann/.local/share/postrider".into())];
         assert_eq!(folders(&[], Some("/home/ann")), below_home);
         assert_eq!(folders(&[("XDG_DATA_HOME", ""), ("XDG_CONFIG_HOME", "here")], Some("/home/ann")), below_home);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_looks_into_the_current_folder_and_then_into_the_users() {
+    fn a_process_reads_the_current_folder_and_then_the_users() {
         let sources = |variables: &[(&str, &str)]| {
             let variables = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
             Sources::of_process(variables, Some("/home/ann".into()))

@@ -1,8 +1,7 @@
-//! Which store is meant.
+//! The choice of the store.
 //!
-//! Three keys can say it: `provider`, `url`, and the address in the provider's own section. The highest source that
-//! says something decides; what a lower source says is overruled, as for every other key. In one and the same source
-//! they must mean the same.
+//! Three keys can name it: `provider`, `url`, and the address in the provider's own section. The highest source that has
+//! one of them decides over lower sources, as for every other key. Within one source they must agree.
 
 use std::path::Path;
 
@@ -17,13 +16,13 @@ use super::store_settings::ProviderKind;
 use super::store_url::StoreUrl;
 use crate::endpoint::FORMS;
 
-/// RabbitMQ on this machine, as it is installed.
+/// A default installation of RabbitMQ on this machine.
 const LOCAL_RABBITMQ: &str = "amqp://guest:guest@localhost:5672/";
 
-/// The store that was chosen, and who said so.
+/// The chosen store, and the origin of the choice.
 #[derive(Debug, Clone)]
 pub(super) struct Store {
-    /// `None` when the URL's scheme belongs to none that can be named.
+    /// `None` when the URL's scheme belongs to no provider.
     pub(super) kind: Option<ProviderKind>,
     pub(super) kind_origin: Origin,
     pub(super) url: StoreUrl,
@@ -31,7 +30,7 @@ pub(super) struct Store {
 }
 
 impl ProviderKind {
-    /// What its URLs begin with.
+    /// The schemes of its URLs.
     fn schemes(self) -> &'static [&'static str] {
         match self {
             Self::Memory => &["memory"],
@@ -50,33 +49,33 @@ impl ProviderKind {
         Self::of_scheme(url.scheme()?)
     }
 
-    /// The kind whose URLs begin so.
+    /// The kind with that scheme.
     pub(crate) fn of_scheme(scheme: &str) -> Option<Self> {
         Self::NAMES.iter().map(|(_, kind)| *kind).find(|kind| kind.schemes().contains(&scheme))
     }
 
-    /// The kind whose own section this is, or that the key stands in.
+    /// The kind of a section, or of a key in it.
     pub(super) fn of_section(name: &str) -> Option<Self> {
         let section = name.strip_prefix("common.messaging.")?;
         let section = section.split('.').next()?;
         Self::NAMES.iter().find(|(name, _)| *name == section).map(|(_, kind)| *kind)
     }
 
-    /// Whether this program can keep messages there.
+    /// Whether this build has the provider.
     pub(super) fn can_be_used(self) -> bool {
         let leads_there = |form: &&str| self.schemes().iter().any(|scheme| form.split(':').next() == Some(*scheme));
         FORMS.iter().any(leads_there)
     }
 
-    /// What is said of it where it cannot be used. The feature that adds it has its name.
-    pub(crate) fn what_it_lacks(self) -> String {
+    /// Error text for a build without the provider.
+    pub(crate) fn missing_feature(self) -> String {
         let name = self.name().unwrap_or_default();
         format!(
             "needs a provider that this build of postrider lacks; enable the feature '{name}' of the crate postrider"
         )
     }
 
-    /// Whether it can hold what is no message: tasks and schedules.
+    /// Whether it can keep tasks and schedules.
     pub(crate) fn keeps_state(self) -> bool {
         match self {
             Self::Sqlite | Self::Postgres | Self::Http => true,
@@ -85,66 +84,72 @@ impl ProviderKind {
     }
 }
 
-/// Chooses the store that messages are kept in.
+/// Chooses the store of messages.
 pub(super) fn choose(draft: &Draft, sources: &Sources) -> Result<Store, Problem> {
     let (kind, kind_origin) = choose_kind(draft)?;
-    let by_url = draft.asked.url.clone().filter(|url| ProviderKind::of(url) == kind).zip(draft.given(keys::URL));
+    let by_url = draft.store.url.clone().filter(|url| ProviderKind::of(url) == kind).zip(draft.given(keys::URL));
     let by_address = kind.map(|kind| address(kind, draft)).transpose()?.flatten();
     let (url, url_origin) = match (by_url, by_address) {
-        (Some((url, said)), Some((address, said_too))) => {
-            let (of_url, of_address) = (said.origin.layer(), said_too.origin.layer());
+        (Some((url, setting)), Some((address, other_setting))) => {
+            let (of_url, of_address) = (setting.origin.layer(), other_setting.origin.layer());
             if of_url == of_address && url != address {
                 let why = "both name the store; leave one out";
-                return Err(Problem::conflict(said.clone(), said_too.clone(), why));
+                return Err(Problem::conflict(setting.clone(), other_setting.clone(), why));
             }
-            if of_url >= of_address { (url, said.origin.clone()) } else { (address, said_too.origin.clone()) }
+            if of_url >= of_address { (url, setting.origin.clone()) } else { (address, other_setting.origin.clone()) }
         }
-        (Some((url, said)), None) | (None, Some((url, said))) => (url, said.origin.clone()),
+        (Some((url, setting)), None) | (None, Some((url, setting))) => (url, setting.origin.clone()),
         (None, None) => (default_url(kind, draft, sources)?, Origin::Default),
     };
     Ok(Store { kind, kind_origin, url, url_origin })
 }
 
-/// The kind that the highest source names: by `provider`, by its URL's scheme, or by an address in one section.
+/// The kind that the highest source names: by `provider`, by the scheme of `url`, or by an address in one section.
 ///
-/// Sections for several stores may stand side by side, and `provider` or `url` says which is used; where neither does, there
-/// must be one.
+/// There may be sections for several stores if `provider` or `url` says which is used; without these there must be only
+/// one.
 fn choose_kind(draft: &Draft) -> Result<(Option<ProviderKind>, Origin), Problem> {
     let (kind, origin) = kind_by_name(draft)?;
     let mut highest: Option<(ProviderKind, &Setting)> = None;
     for (_, section) in ProviderKind::NAMES {
-        let Some((_, said)) = address(*section, draft)? else { continue };
+        let Some((_, setting)) = address(*section, draft)? else { continue };
         match highest {
-            Some((_, other)) if other.origin.layer() > said.origin.layer() => {}
-            Some((_, other)) if other.origin.layer() == said.origin.layer() && origin.layer() < said.origin.layer() => {
+            Some((_, other)) if other.origin.layer() > setting.origin.layer() => {}
+            Some((_, other))
+                if other.origin.layer() == setting.origin.layer() && origin.layer() < setting.origin.layer() =>
+            {
                 let why = "say which of them is used with common.messaging.provider";
-                return Err(Problem::conflict(other.clone(), said.clone(), why));
+                return Err(Problem::conflict(other.clone(), setting.clone(), why));
             }
-            _ => highest = Some((*section, said)),
+            _ => highest = Some((*section, setting)),
         }
     }
     match highest {
-        Some((section, said)) if Some(section) != kind && said.origin.layer() > origin.layer() => {
-            Ok((Some(section), said.origin.clone()))
+        Some((section, setting)) if Some(section) != kind && setting.origin.layer() > origin.layer() => {
+            Ok((Some(section), setting.origin.clone()))
         }
         _ => Ok((kind, origin)),
     }
 }
 
 fn kind_by_name(draft: &Draft) -> Result<(Option<ProviderKind>, Origin), Problem> {
-    let by_provider = draft.asked.provider.zip(draft.given(keys::PROVIDER));
-    let by_url = draft.asked.url.as_ref().map(ProviderKind::of).zip(draft.given(keys::URL));
+    let by_provider = draft.store.provider.zip(draft.given(keys::PROVIDER));
+    let by_url = draft.store.url.as_ref().map(ProviderKind::of).zip(draft.given(keys::URL));
     match (by_provider, by_url) {
         (None, None) => Ok((Some(ProviderKind::Sqlite), Origin::Default)),
-        (Some((kind, said)), None) => Ok((Some(kind), said.origin.clone())),
-        (None, Some((kind, said))) => Ok((kind, said.origin.clone())),
-        (Some((kind, said)), Some((url_kind, said_too))) => {
-            let (of_provider, of_url) = (said.origin.layer(), said_too.origin.layer());
+        (Some((kind, setting)), None) => Ok((Some(kind), setting.origin.clone())),
+        (None, Some((kind, setting))) => Ok((kind, setting.origin.clone())),
+        (Some((kind, setting)), Some((url_kind, other_setting))) => {
+            let (of_provider, of_url) = (setting.origin.layer(), other_setting.origin.layer());
             if of_provider == of_url && Some(kind) != url_kind {
-                return Err(disagreement(kind, said, said_too));
+                return Err(disagreement(kind, setting, other_setting));
             }
             let provider_decides = of_provider >= of_url;
-            Ok(if provider_decides { (Some(kind), said.origin.clone()) } else { (url_kind, said_too.origin.clone()) })
+            Ok(if provider_decides {
+                (Some(kind), setting.origin.clone())
+            } else {
+                (url_kind, other_setting.origin.clone())
+            })
         }
     }
 }
@@ -155,31 +160,31 @@ fn disagreement(kind: ProviderKind, provider: &Setting, url: &Setting) -> Proble
     Problem::conflict(provider.clone(), url.clone(), why)
 }
 
-/// The address in the provider's own section, when somebody wrote one.
+/// The address in the provider's own section, if any.
 fn address(kind: ProviderKind, draft: &Draft) -> Result<Option<(StoreUrl, &Setting)>, Problem> {
-    let asked = &draft.asked;
+    let store = &draft.store;
     let (url, key) = match kind {
         ProviderKind::Sqlite => {
-            (asked.sqlite_path.as_deref().map(|path| sqlite_url(path, draft)).transpose()?, keys::SQLITE_PATH)
+            (store.sqlite_path.as_deref().map(|path| sqlite_url(path, draft)).transpose()?, keys::SQLITE_PATH)
         }
         ProviderKind::Spool => {
-            (asked.spool_path.as_deref().map(|path| spool_url(path, draft)).transpose()?, keys::SPOOL_PATH)
+            (store.spool_path.as_deref().map(|path| spool_url(path, draft)).transpose()?, keys::SPOOL_PATH)
         }
-        ProviderKind::Postgres => (asked.postgres_url.clone(), keys::POSTGRES_URL),
-        ProviderKind::Mysql => (asked.mysql_url.clone(), keys::MYSQL_URL),
-        ProviderKind::Pgmq => (asked.pgmq_url.clone(), keys::PGMQ_URL),
-        ProviderKind::RabbitMq => (asked.rabbitmq_url.clone(), keys::RABBITMQ_URL),
-        ProviderKind::Sqs => (asked.sqs_url.clone(), keys::SQS_URL),
-        ProviderKind::Http => (asked.http_url.clone(), keys::HTTP_URL),
+        ProviderKind::Postgres => (store.postgres_url.clone(), keys::POSTGRES_URL),
+        ProviderKind::Mysql => (store.mysql_url.clone(), keys::MYSQL_URL),
+        ProviderKind::Pgmq => (store.pgmq_url.clone(), keys::PGMQ_URL),
+        ProviderKind::RabbitMq => (store.rabbitmq_url.clone(), keys::RABBITMQ_URL),
+        ProviderKind::Sqs => (store.sqs_url.clone(), keys::SQS_URL),
+        ProviderKind::Http => (store.http_url.clone(), keys::HTTP_URL),
         ProviderKind::Memory => return Ok(None),
     };
-    let said = url.zip(draft.given(key));
-    match &said {
+    let setting = url.zip(draft.given(key));
+    match &setting {
         Some((url, _)) if ProviderKind::of(url) != Some(kind) => {
             let forms: Vec<_> = kind.schemes().iter().map(|scheme| format!("{scheme}:")).collect();
             Err(draft.refuse(key, format!("it does not begin with {}", forms.join(" or "))))
         }
-        _ => Ok(said),
+        _ => Ok(setting),
     }
 }
 
@@ -209,8 +214,7 @@ fn default_url(kind: Option<ProviderKind>, draft: &Draft, sources: &Sources) -> 
     }
 }
 
-/// The virtual host that a broker's URL names is the one that is used; a key in the same source, or in one above it, must
-/// name the same.
+/// Takes the virtual host from the broker's URL if it names one; a key in the same or a higher source must name the same.
 pub(super) fn choose_vhost(draft: &mut Draft, store: &Store) -> Result<(), Problem> {
     let named = (store.kind == Some(ProviderKind::RabbitMq)).then(|| store.url.path()).flatten();
     let Some(named) = named else { return Ok(()) };
@@ -223,17 +227,17 @@ pub(super) fn choose_vhost(draft: &mut Draft, store: &Store) -> Result<(), Probl
         return Err(Problem::conflict(url, by_key, why));
     }
     draft.common.messaging.rabbitmq.vhost = Some(named);
-    draft.take_from(keys::RABBITMQ_VHOST, &store.url_origin);
+    draft.set_origin(keys::RABBITMQ_VHOST, &store.url_origin);
     Ok(())
 }
 
-/// What is said of a provider that the configuration knows and this build does not have.
+/// Error text for a known provider that this build lacks.
 pub(super) fn cannot_be_used(kind: ProviderKind) -> String {
     let usable = ProviderKind::NAMES.iter().filter(|(_, kind)| kind.can_be_used()).map(|(name, _)| *name);
-    format!("it {}, or use {}", kind.what_it_lacks(), usable.collect::<Vec<_>>().join(" or "))
+    format!("it {}, or use {}", kind.missing_feature(), usable.collect::<Vec<_>>().join(" or "))
 }
 
-/// The embedded file that is used when `key` has no value.
+/// The URL of the embedded file, the default of `key`.
 fn embedded_url(key: &'static str, draft: &Draft, sources: &Sources) -> Result<StoreUrl, Problem> {
     sqlite_url(&sources.embedded_file().ok_or(Problem::NoDataFolder { key })?, draft)
 }
@@ -252,12 +256,12 @@ fn spool_url(path: &Path, draft: &Draft) -> Result<StoreUrl, Problem> {
     }
 }
 
-/// Chooses the store of everything that is no message: the queue's own database when it is one, else an embedded file.
+/// Chooses the store of tasks, schedules and records: the message store if it is a database, else an embedded file.
 pub(super) fn choose_state(draft: &Draft, store: &Store, sources: &Sources) -> Result<StoreUrl, Problem> {
-    match &draft.asked.state_url {
+    match &draft.store.state_url {
         Some(url) => Ok(url.clone()),
         None if store.kind.is_some_and(ProviderKind::keeps_state) => Ok(store.url.clone()),
-        // The same database, beside its queues of PGMQ.
+        // The database of the PGMQ queues.
         None if store.kind == Some(ProviderKind::Pgmq) => {
             Ok(StoreUrl::new(store.url.as_str().strip_prefix("pgmq+").unwrap_or(store.url.as_str())))
         }

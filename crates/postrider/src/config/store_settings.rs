@@ -1,4 +1,4 @@
-//! What each store has of its own, each value with its default.
+//! The settings of each store, with their defaults.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use postrider_core::ArchivePolicy;
 use super::secret::Secret;
 use super::store_url::StoreUrl;
 
-/// What only the embedded SQLite file knows.
+/// Settings of the embedded SQLite file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SqliteConfig {
     /// What a commit waits for.
     pub synchronous: Synchronous,
-    /// Which messages are kept after their end.
+    /// Which messages are archived.
     pub archive: ArchivePolicy,
-    /// How long they are kept.
+    /// Retention of archived messages.
     pub archive_retention: Duration,
-    /// Whether the tables may stand in another program's database.
+    /// Whether the tables may be in another program's database.
     pub share_file: bool,
-    /// How long a call waits while other processes write.
+    /// Longest wait for other processes that write.
     pub lock_timeout: Duration,
-    /// How large the write-ahead log may grow.
+    /// Largest size of the write-ahead log.
     pub wal_limit_bytes: u32,
 }
 
@@ -41,27 +41,27 @@ impl Default for SqliteConfig {
 /// What a commit to the embedded file waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Synchronous {
-    /// The disk: what was answered survives a loss of power.
+    /// The disk: answered calls survive a loss of power.
     Full,
     /// The operating system: a loss of power can take the last messages and settlements with it.
     Normal,
 }
 
-/// What only a folder of files knows.
+/// Settings of a folder of files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpoolConfig {
-    /// Which files that others put into `incoming/` are messages.
+    /// Which files in `incoming/` are messages.
     pub files: SpoolFiles,
-    /// Where the ordering key of a file of others is: the first of these that the file has. Each names one field, or
-    /// several with commas between them.
+    /// The fields with the ordering key of another program's file: the first entry that the file has. Each entry names one
+    /// field or several, separated by commas.
     pub ordering_key: Vec<String>,
-    /// How long a file that was not renamed into `incoming/` must not have been written to before it is taken.
+    /// Time without a write before a file that was not renamed into `incoming/` is taken.
     pub grace_period: Duration,
-    /// How changes by others are noticed.
+    /// How changes by other programs are noticed.
     pub watch: SpoolWatch,
-    /// How often is looked where nothing tells of changes.
+    /// Poll interval where changes are not notified.
     pub poll_interval: Duration,
-    /// How long a call waits while other processes change the same queue.
+    /// Longest wait for other processes that change the same queue.
     pub lock_timeout: Duration,
 }
 
@@ -78,7 +78,7 @@ impl Default for SpoolConfig {
     }
 }
 
-/// Which files that others put into a spool's `incoming/` are messages.
+/// Which files in a spool's `incoming/` are messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpoolFiles {
     /// Those whose names end in `.json`.
@@ -87,33 +87,33 @@ pub enum SpoolFiles {
     Any,
 }
 
-/// How changes of a spool by others are noticed.
+/// How changes of a spool by other programs are noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpoolWatch {
-    /// By inotify where the file system has it, by looking elsewhere.
+    /// By inotify where the file system has it, else by polling.
     Auto,
-    /// By looking.
+    /// By polling.
     Poll,
 }
 
-/// What only PostgreSQL knows.
+/// Settings of PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostgresConfig {
     /// The schema that holds the tables.
     pub schema: String,
-    /// How many connections are open at most.
+    /// Upper bound of open connections.
     pub pool_size: u32,
-    /// Which messages are kept after their end.
+    /// Which messages are archived.
     pub archive: ArchivePolicy,
-    /// How long they are kept.
+    /// Retention of archived messages.
     pub archive_retention: Duration,
-    /// Whether nothing is kept in a session: no `LISTEN`, no settings.
+    /// Whether no session state is used: no `LISTEN`, no settings.
     pub poll_only: bool,
-    /// How long a waiting receiver goes without a look of its own.
+    /// Poll interval of a waiting receiver.
     pub poll_interval: Duration,
-    /// How long connecting may take.
+    /// Time limit of connecting.
     pub connection_timeout: Duration,
-    /// How long a statement may take.
+    /// Time limit of a statement.
     pub statement_timeout: Duration,
 }
 
@@ -132,20 +132,20 @@ impl Default for PostgresConfig {
     }
 }
 
-/// What only MariaDB and MySQL know.
+/// Settings of MariaDB and MySQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MysqlConfig {
-    /// How many connections are open at most.
+    /// Upper bound of open connections.
     pub pool_size: u32,
-    /// Which messages are kept after their end.
+    /// Which messages are archived.
     pub archive: ArchivePolicy,
-    /// How long they are kept.
+    /// Retention of archived messages.
     pub archive_retention: Duration,
-    /// How long a waiting receiver goes without a look of its own.
+    /// Poll interval of a waiting receiver.
     pub poll_interval: Duration,
-    /// How long connecting may take.
+    /// Time limit of connecting.
     pub connection_timeout: Duration,
-    /// How long a step of a transaction may take.
+    /// Time limit of a step of a transaction.
     pub statement_timeout: Duration,
 }
 
@@ -162,28 +162,28 @@ impl Default for MysqlConfig {
     }
 }
 
-/// What only PGMQ knows.
+/// Settings of PGMQ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PgmqConfig {
-    /// The schema that holds what PGMQ has no place for.
+    /// The schema for data that PGMQ has no tables for.
     pub schema: String,
-    /// How many connections are open at most.
+    /// Upper bound of open connections.
     pub pool_size: u32,
-    /// Which messages are kept after their end.
+    /// Which messages are archived.
     pub archive: ArchivePolicy,
-    /// How long they are kept.
+    /// Retention of archived messages.
     pub archive_retention: Duration,
-    /// Whether waiting receivers hear of new messages by `LISTEN` and `NOTIFY`.
+    /// Whether new messages wake waiting receivers by `LISTEN` and `NOTIFY`.
     pub enable_pg_notify: bool,
-    /// How long after one notification of a queue PGMQ sends no other.
+    /// Shortest time between two notifications of a queue.
     pub notify_throttle: Duration,
-    /// How long a waiting receiver goes without a look of its own.
+    /// Poll interval of a waiting receiver.
     pub poll_interval: Duration,
-    /// Messages without keys that are due later than this wait beside the queue.
+    /// Messages without keys that are due later than this wait in a separate table.
     pub long_delay: Duration,
-    /// How long connecting may take.
+    /// Time limit of connecting.
     pub connection_timeout: Duration,
-    /// How long a statement may take.
+    /// Time limit of a statement.
     pub statement_timeout: Duration,
 }
 
@@ -204,26 +204,26 @@ impl Default for PgmqConfig {
     }
 }
 
-/// What only RabbitMQ knows.
+/// Settings of RabbitMQ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RabbitMqConfig {
     /// The virtual host; `None` is the one that the URL names.
     pub vhost: Option<String>,
-    /// What kind of queues are made.
+    /// The type of new queues.
     pub queue_type: RabbitMqQueueType,
-    /// How many partitions a queue has whose messages have keys.
+    /// Number of partitions of a queue for messages with keys.
     pub partitions: u32,
-    /// How many messages the broker hands over before the first is settled.
+    /// Upper bound of unsettled messages per receive.
     pub prefetch_count: u32,
-    /// How often the connection shows that it is alive.
+    /// Heartbeat interval of the connection.
     pub heartbeat: Duration,
-    /// How long connecting may take.
+    /// Time limit of connecting.
     pub connection_timeout: Duration,
     /// The broker's own `consumer_timeout`.
     pub consumer_timeout: Duration,
-    /// Where the management interface answers; `None` is the usual port of the broker's host.
+    /// URL of the management interface; `None` is the usual port of the broker's host.
     pub management_url: Option<StoreUrl>,
-    /// The certificates that the broker's is checked against; `None` takes the system's.
+    /// The CA certificates for the broker's certificate; `None` uses the system's.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -243,23 +243,23 @@ impl Default for RabbitMqConfig {
     }
 }
 
-/// What kind of queues are made on RabbitMQ.
+/// The type of new queues on RabbitMQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RabbitMqQueueType {
-    /// Replicated, and counts its deliveries.
+    /// Replicated; counts deliveries.
     Quorum,
-    /// On one node, and counts nothing.
+    /// On one node; counts no deliveries.
     Classic,
 }
 
-/// What only SQS knows.
+/// Settings of SQS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SqsConfig {
-    /// How many calls are under way at the same time for one batch.
+    /// Number of concurrent calls for one batch.
     pub parallel_calls: u32,
-    /// How long connecting may take.
+    /// Time limit of connecting.
     pub connection_timeout: Duration,
-    /// How long SQS may take to answer.
+    /// Time limit of a call.
     pub call_timeout: Duration,
 }
 
@@ -269,14 +269,14 @@ impl Default for SqsConfig {
     }
 }
 
-/// What only a Postrider server knows.
+/// Settings of a Postrider server as a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpConfig {
-    /// The token that the server knows this program by.
+    /// The token of this program.
     pub token: Option<Secret>,
-    /// The certificates that the server's is checked against; `None` takes the system's.
+    /// The CA certificates for the server's certificate; `None` uses the system's.
     pub ca_file: Option<PathBuf>,
-    /// How long connecting may take.
+    /// Time limit of connecting.
     pub connection_timeout: Duration,
 }
 
@@ -306,6 +306,6 @@ pub enum ProviderKind {
     RabbitMq,
     /// Queues of SQS.
     Sqs,
-    /// Whatever a Postrider server has.
+    /// A Postrider server.
     Http,
 }

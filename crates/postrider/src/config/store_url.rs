@@ -1,40 +1,40 @@
-//! A URL that may hold a password.
+//! A URL that may contain a password.
 
 use std::fmt;
 
 use postrider_core::masked_url::masked_url;
 
-/// A store's URL. It is shown, in texts and in debug output, without its password; [`as_str`](Self::as_str) has all.
+/// A store's URL. Display and debug output mask its password; [`as_str`](Self::as_str) returns all of it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl(String);
 
 impl StoreUrl {
-    /// A URL, whatever it leads to.
+    /// Any URL.
     pub fn new(url: impl Into<String>) -> Self {
         Self(url.into())
     }
 
-    /// The whole URL, its password included.
+    /// The whole URL with its password.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What is before the first colon.
+    /// The text before the first colon.
     pub fn scheme(&self) -> Option<&str> {
         self.0.split_once(':').map(|(scheme, _)| scheme)
     }
 
-    /// Whether both lead to one store for certain. Two that only look different may still do.
-    pub(super) fn leads_where(&self, other: &Self) -> bool {
+    /// Whether both certainly lead to one store. Two different URLs may also do so.
+    pub(super) fn is_same_store(&self, other: &Self) -> bool {
         let file = |url: &Self| url.0.strip_prefix("sqlite:").and_then(|path| std::path::absolute(path).ok());
         self == other || file(self).is_some_and(|path| file(other) == Some(path))
     }
 
-    /// What is behind the server's name, decoded; `None` when there is nothing.
+    /// The decoded path after the server's name; `None` when it is empty.
     pub(super) fn path(&self) -> Option<String> {
         let (_, rest) = self.0.split_once("://")?;
         let rest = rest.split(['?', '#']).next().unwrap_or_default();
-        // A password may have a slash in it.
+        // A password may contain a slash.
         let server = rest.rsplit_once('@').map_or(rest, |(_, server)| server);
         let (_, path) = server.split_once('/').filter(|(_, path)| !path.is_empty())?;
         let mut bytes = Vec::with_capacity(path.len());

@@ -1,19 +1,19 @@
-//! What somebody may have meant who wrote a name that is not known.
+//! Suggestions for unknown names.
 
-/// The name that is nearest to `wrong`, unless none is near.
+/// The name nearest to `wrong`, if one is near enough.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wrong = wrong.to_lowercase();
     known
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(&wrong, &name.to_lowercase()), name))
-        // A third of its letters may be wrong: more, and any short name would be like any other.
+        // Up to a third of its letters may be wrong; with more, any short name would be like any other.
         .filter(|(distance, name)| distance * 3 <= name.chars().count().max(wrong.chars().count()))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name)
 }
 
-/// The path that was meant by the dotted path `wrong`: one that differs a little in its last name, or has a word less or
-/// more there, else one that ends with the same name in another section, else the nearest as a whole.
+/// The path that the dotted path `wrong` may mean: one that differs a little in its last name, or has a word less or more
+/// there, else one with the same last name in another section, else the nearest as a whole.
 pub(super) fn nearest_path<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     let (section, name) = split(wrong);
     let beside = || known.iter().copied().filter(|path| split(path).0 == section);
@@ -29,7 +29,7 @@ fn nearest_by<'a>(name: &str, paths: impl Iterator<Item = &'a str>) -> Option<&'
     paths.into_iter().find(|path| split(path).1 == found)
 }
 
-/// Whether a name is another with more words behind it.
+/// Whether a name is another one with more words appended.
 fn begins_with(name: &str, other: &str) -> bool {
     name.strip_prefix(other).is_some_and(|rest| rest.starts_with('_'))
 }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_are_found_and_guesses_are_not_made() {
+    fn misspellings_get_suggestions_and_other_names_none() {
         let known = ["provider", "url", "default_batch_size", "max_batch_size"];
         assert_eq!(nearest("batchsize", known), None);
         assert_eq!(nearest("max_batchsize", known), Some("max_batch_size"));

@@ -1,4 +1,4 @@
-//! A value as somebody wrote it.
+//! A value as it was written.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use super::secret::is_token;
 /// The longest value that an error repeats.
 const SHOWN_CHARACTERS: usize = 60;
 
-/// A value as somebody wrote it, before it is known whether its key allows it.
+/// A value as it was written, not yet checked against its key.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Written {
     form: Form,
-    /// As it stood there.
+    /// The text in the source.
     literal: String,
 }
 
-/// TOML tells numbers from text; variables and flags are text that means whatever its key needs.
+/// TOML distinguishes numbers from text; variables and flags are text that is parsed as the type of the key.
 #[derive(Debug, Clone, PartialEq)]
 enum Form {
     Untyped(String),
@@ -28,7 +28,7 @@ enum Form {
     /// `None` when it is too large for any key.
     Integer(Option<i64>),
     Float(f64),
-    /// An array of nothing but texts.
+    /// An array of texts only.
     Texts(Vec<String>),
     /// A table, another array or a date: no key takes one.
     Other,
@@ -51,7 +51,7 @@ impl Written {
             DeValue::Table(_) | DeValue::Datetime(_) => Form::Other,
         };
         let literal = match value {
-            // Headers and the lines below them would be a large and confusing value.
+            // The full text of a table would be too long for an error.
             DeValue::Table(_) => "a table",
             _ => literal,
         };
@@ -76,7 +76,7 @@ impl Written {
 
     pub(super) fn number(&self) -> Option<f64> {
         let number = match &self.form {
-            // No key needs more digits than a float has.
+            // No key needs more digits than a float.
             Form::Integer(value) => (*value)? as f64,
             Form::Float(value) => *value,
             Form::Untyped(text) => text.parse().ok()?,
@@ -92,7 +92,7 @@ impl Written {
         }
     }
 
-    /// A list of texts: an array, also in a variable, or one text by itself.
+    /// A list of texts: an array, also in a variable, or a single text.
     pub(super) fn texts(&self) -> Option<Vec<String>> {
         match &self.form {
             Form::Texts(texts) => Some(texts.clone()),
@@ -126,8 +126,8 @@ impl Written {
         }
     }
 
-    /// As it stood there, on one line, for an error. Whatever looks like a password is masked, also in the value of a
-    /// key that has none: a URL or a token may have been given to the wrong key.
+    /// The text for an error, on one line. Anything that looks like a password or token is masked, also for keys that take
+    /// none: the value may have been given to the wrong key.
     pub(super) fn shown(&self) -> String {
         if self.text().is_some_and(is_token) {
             return MASK.to_owned();
@@ -136,7 +136,7 @@ impl Written {
         let shown = match masked {
             Some((text, masked)) if text != masked => format!("'{masked}'"),
             Some(_) => self.literal.clone(),
-            // A list may have URLs in it.
+            // A list may contain URLs.
             None => masked_url(&self.literal),
         };
         let mut line: String = shown.chars().take(SHOWN_CHARACTERS).flat_map(printable).collect();
@@ -151,7 +151,7 @@ fn texts_of(values: &DeArray<'_>) -> Option<Vec<String>> {
     values.iter().map(|value| value.get_ref().as_str().map(str::to_owned)).collect()
 }
 
-/// Line breaks and the like cannot stand in an error's text; quotes can.
+/// Escapes line breaks and other control characters; quotes stay.
 fn printable(character: char) -> Vec<char> {
     if character.is_control() { character.escape_debug().collect() } else { vec![character] }
 }

@@ -1,4 +1,4 @@
-//! A Postrider server as the configuration describes it.
+//! Options of a Postrider server from the configuration.
 
 use postrider_core::MessagingError;
 use postrider_http::{HttpOptions, HttpStore};
@@ -6,7 +6,7 @@ use postrider_http::{HttpOptions, HttpStore};
 use super::Migration;
 use crate::config::{MessagingConfig, StoreUrl};
 
-/// How the settings say that a server is used.
+/// The options of the settings.
 pub(super) fn options(settings: &MessagingConfig) -> HttpOptions {
     let http = &settings.http;
     HttpOptions {
@@ -17,7 +17,7 @@ pub(super) fn options(settings: &MessagingConfig) -> HttpOptions {
     }
 }
 
-/// There are none: the server sees to its own store. Whoever asks shall hear of a place where nobody answers.
+/// Returns none: the server migrates its own store. Fails when the server does not answer.
 pub(super) async fn migrations(url: &StoreUrl, options: &HttpOptions) -> Result<Vec<Migration>, MessagingError> {
     HttpStore::open(url.as_str(), options.clone()).await.map(|_| Vec::new())
 }

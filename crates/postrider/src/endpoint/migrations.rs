@@ -1,4 +1,4 @@
-//! The steps of a store's schema.
+//! Migrations of a store's schema.
 
 use std::borrow::Cow;
 
@@ -20,12 +20,12 @@ use super::rabbitmq;
 use super::sqs;
 use super::{Endpoint, Kind};
 
-/// A step of a store's schema.
+/// A migration of a store's schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migration {
-    /// Its name. Steps are applied in the order of their names.
+    /// Its name. Migrations are applied in the order of their names.
     pub name: &'static str,
-    /// What it does.
+    /// Its statements.
     pub sql: Cow<'static, str>,
 }
 
@@ -35,13 +35,13 @@ impl Endpoint {
         Box::pin(async move {
             match &self.0 {
                 Kind::Memory(_) => Ok(Vec::new()),
-                // There are none: what a message needs is in its file and its name.
+                // None: a message is in its file and the file's name.
                 #[cfg(feature = "spool")]
                 Kind::Spool { .. } => Ok(Vec::new()),
                 #[cfg(feature = "sqlite")]
                 Kind::Sqlite { path, options, folder } => {
-                    // A look makes nothing, not even the folder.
-                    if *folder == Folder::IsMade && path.parent().is_some_and(|folder| !folder.exists()) {
+                    // The check makes nothing, not even the folder.
+                    if *folder == Folder::Make && path.parent().is_some_and(|folder| !folder.exists()) {
                         return Ok(named(SqliteStore::all_migrations()));
                     }
                     Ok(named(SqliteStore::pending_migrations(path, (**options).clone()).await?))
@@ -71,12 +71,12 @@ impl Endpoint {
         })
     }
 
-    /// Applies the migrations that the store lacks, whatever `auto_migrate` says, and answers what they were.
+    /// Applies the migrations that the store lacks, also without `auto_migrate`, and returns them.
     pub fn migrate(&self) -> BoxFuture<'_, Result<Vec<Migration>, MessagingError>> {
         Box::pin(async move {
             match &self.0 {
                 Kind::Memory(_) => Ok(Vec::new()),
-                // There are none: what a message needs is in its file and its name.
+                // None: a message is in its file and the file's name.
                 #[cfg(feature = "spool")]
                 Kind::Spool { .. } => Ok(Vec::new()),
                 #[cfg(feature = "sqlite")]
@@ -115,7 +115,7 @@ fn named(migrations: Vec<postrider_sqlite::Migration>) -> Vec<Migration> {
     migrations.into_iter().map(|step| Migration { name: step.name, sql: step.sql.into() }).collect()
 }
 
-/// A step as an operator runs it: when it is cut off or fails, nothing of it stays.
+/// A migration for an operator to run, in one transaction.
 #[cfg(any(feature = "pgmq", feature = "postgres"))]
 fn whole(name: &'static str, sql: &str) -> Migration {
     Migration { name, sql: format!("begin;\n{}\ncommit;\n", sql.trim_end()).into() }

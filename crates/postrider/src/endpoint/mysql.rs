@@ -1,10 +1,10 @@
-//! MariaDB and MySQL as the configuration describes them.
+//! Options of MariaDB and MySQL from the configuration.
 
 use postrider_mysql::MysqlOptions;
 
 use crate::config::MessagingConfig;
 
-/// How the settings say that a database is used.
+/// The options of the settings.
 pub(super) fn options(settings: &MessagingConfig) -> MysqlOptions {
     let mysql = &settings.mysql;
     MysqlOptions {

@@ -1,19 +1,19 @@
-//! URLs that are paths of this machine.
+//! URLs with a path on this machine.
 
 use super::known_forms;
 
-/// How a store is named that is at a path.
+/// The URL form of a store at a path.
 pub(super) struct PathUrl {
-    /// What stands before the colon.
+    /// The scheme.
     pub(super) scheme: &'static str,
-    /// What is at the path.
+    /// The word for the thing at the path, in errors.
     pub(super) what: &'static str,
     pub(super) example: &'static str,
 }
 
 impl PathUrl {
-    /// The path that is meant by what stands behind the scheme. What other programs write there and would mean something
-    /// else here is refused, or something with an odd name would be made without a word.
+    /// The path after the scheme. Forms of other programs that would mean something else here are refused; otherwise they
+    /// would make a file with an odd name.
     pub(super) fn path<'u>(&self, rest: &'u str) -> Result<&'u str, String> {
         let Self { scheme, what, example } = self;
         if rest == ":memory:" || rest == "//:memory:" {
@@ -26,7 +26,7 @@ impl PathUrl {
             ));
         }
         let path = match rest.strip_prefix("//") {
-            // As other programs write it: no host, then the path.
+            // The form of other programs: an empty host, then the path.
             Some(path) if path.starts_with('/') => path,
             Some(name) => {
                 let name = name.escape_debug();

@@ -1,10 +1,10 @@
-//! PGMQ as the configuration describes it.
+//! Options of PGMQ from the configuration.
 
 use postrider_pgmq::PgmqOptions;
 
 use crate::config::MessagingConfig;
 
-/// How the settings say that a database is used.
+/// The options of the settings.
 pub(super) fn options(settings: &MessagingConfig) -> PgmqOptions {
     let pgmq = &settings.pgmq;
     PgmqOptions {

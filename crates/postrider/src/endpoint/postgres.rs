@@ -1,10 +1,10 @@
-//! PostgreSQL as the configuration describes it.
+//! Options of PostgreSQL from the configuration.
 
 use postrider_postgres::{PostgresOptions, WakeUpMode};
 
 use crate::config::MessagingConfig;
 
-/// How the settings say that a database is used.
+/// The options of the settings.
 pub(super) fn options(settings: &MessagingConfig) -> PostgresOptions {
     let postgres = &settings.postgres;
     PostgresOptions {

@@ -1,4 +1,4 @@
-//! RabbitMQ as the configuration describes it.
+//! Options of RabbitMQ from the configuration.
 
 use postrider_core::{Deadline, MessagingError, MessagingService};
 use postrider_rabbitmq::{QueueType, RabbitmqOptions, RabbitmqStore};
@@ -6,7 +6,7 @@ use postrider_rabbitmq::{QueueType, RabbitmqOptions, RabbitmqStore};
 use super::Migration;
 use crate::config::{MessagingConfig, RabbitMqQueueType, StoreUrl};
 
-/// How the settings say that a broker is used.
+/// The options of the settings.
 pub(super) fn options(settings: &MessagingConfig) -> RabbitmqOptions {
     let rabbitmq = &settings.rabbitmq;
     RabbitmqOptions {
@@ -28,7 +28,7 @@ pub(super) fn options(settings: &MessagingConfig) -> RabbitmqOptions {
     }
 }
 
-/// There are none: a queue is made when it is first used. Whoever asks shall hear of a broker that is not there.
+/// Returns none: a queue is made at its first use. Fails when the broker does not answer.
 pub(super) async fn migrations(url: &StoreUrl, options: &RabbitmqOptions) -> Result<Vec<Migration>, MessagingError> {
     let provider = RabbitmqStore::new(url.as_str(), options.clone())?.connect().await?;
     provider.close(Deadline::default()).await?;

@@ -1,4 +1,4 @@
-//! A folder of files as a URL and the configuration describe it.
+//! The URL and the options of a folder of files.
 
 use postrider_core::MessagingError;
 use postrider_spool::{Files, OrderingField, SpoolOptions, Watch};
@@ -6,10 +6,10 @@ use postrider_spool::{Files, OrderingField, SpoolOptions, Watch};
 use super::path::PathUrl;
 use crate::config::{MessagingConfig, SpoolFiles, SpoolWatch};
 
-/// How a folder is named.
+/// The URL form.
 pub(super) const URL: PathUrl = PathUrl { scheme: "spool", what: "folder", example: "spool:/path" };
 
-/// How the settings say that a folder is used.
+/// The options of the settings.
 pub(super) fn options(settings: &MessagingConfig) -> Result<SpoolOptions, MessagingError> {
     let spool = &settings.spool;
     let ordering_key: Result<Vec<OrderingField>, _> = spool.ordering_key.iter().map(|field| field.parse()).collect();
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
     use crate::config::SpoolConfig;
 
-    /// What a folder was opened with cannot be seen in it for every setting.
+    /// Not every setting shows in the folder, so the options are compared.
     #[test]
     fn every_setting_of_a_folder_is_passed_on() {
         let spool = SpoolConfig {

@@ -1,4 +1,4 @@
-//! The embedded file as a URL and the configuration describe it.
+//! The URL and the options of the embedded file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use postrider_sqlite::{Durability, SqliteOptions};
 use super::path::PathUrl;
 use crate::config::{MessagingConfig, Synchronous};
 
-/// How a file is named.
+/// The URL form.
 pub(super) const URL: PathUrl = PathUrl { scheme: "sqlite", what: "file", example: "sqlite:/path/file.db" };
 
-/// What becomes of a folder that is missing.
+/// What to do with a missing folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Folder {
-    /// It is an error: a path that somebody wrote may be written wrongly.
+    /// Fail: the user's path may be misspelled.
     MustExist,
-    /// It is made: nobody chose it.
-    IsMade,
+    /// Make it: it is the default.
+    Make,
 }
 
 impl Folder {
-    /// Makes the folder of that file, where it is to be made, for its owner alone.
+    /// Makes the folder of the file if it is the default, for its owner only.
     pub(super) fn prepare(self, path: &Path) -> Result<(), MessagingError> {
-        let (Self::IsMade, Some(folder)) = (self, path.parent()) else { return Ok(()) };
+        let (Self::Make, Some(folder)) = (self, path.parent()) else { return Ok(()) };
         let mut maker = std::fs::DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut maker, 0o700);
@@ -49,7 +49,7 @@ struct NoDefaultFolder {
     source: std::io::Error,
 }
 
-/// How the settings say that a file is used.
+/// The options of the settings.
 pub(super) fn options(settings: &MessagingConfig) -> SqliteOptions {
     let sqlite = &settings.sqlite;
     SqliteOptions {
@@ -77,7 +77,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_folder_that_is_made_is_for_its_owner_alone_and_one_that_is_there_is_left_as_it_is() {
+    fn a_new_folder_is_private_and_an_existing_one_is_unchanged() {
         use std::os::unix::fs::PermissionsExt;
         let mode = |folder: &Path| std::fs::metadata(folder).unwrap().permissions().mode() & 0o777;
         let place = tempfile::tempdir().unwrap();
@@ -85,14 +85,14 @@ mod tests {
         std::fs::create_dir(&there).unwrap();
         std::fs::set_permissions(&there, std::fs::Permissions::from_mode(0o755)).unwrap();
         let made = there.join("postrider");
-        Folder::IsMade.prepare(&made.join("postrider.db")).unwrap();
+        Folder::Make.prepare(&made.join("postrider.db")).unwrap();
         assert_eq!((mode(&there), mode(&made)), (0o755, 0o700));
         std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o750)).unwrap();
-        Folder::IsMade.prepare(&made.join("postrider.db")).unwrap();
+        Folder::Make.prepare(&made.join("postrider.db")).unwrap();
         assert_eq!(mode(&made), 0o750);
     }
 
-    /// What a file was opened with cannot be seen in it for every setting.
+    /// Not every setting shows in the file, so the options are compared.
     #[test]
     fn every_setting_of_the_embedded_file_is_passed_on() {
         let sqlite = crate::config::SqliteConfig {

@@ -1,4 +1,4 @@
-//! SQS as the configuration describes it.
+//! Options of SQS from the configuration.
 
 use postrider_core::MessagingError;
 use postrider_sqs::{SqsOptions, SqsStore};
@@ -6,7 +6,7 @@ use postrider_sqs::{SqsOptions, SqsStore};
 use super::Migration;
 use crate::config::{MessagingConfig, StoreUrl};
 
-/// How the settings say that SQS is used.
+/// The options of the settings.
 pub(super) fn options(settings: &MessagingConfig) -> SqsOptions {
     SqsOptions {
         create_queues: settings.create_queues,
@@ -17,7 +17,7 @@ pub(super) fn options(settings: &MessagingConfig) -> SqsOptions {
     }
 }
 
-/// There are none: what a message needs travels with it. Whoever asks shall hear of a place where nobody answers.
+/// Returns none: a message carries all its data. Fails when SQS does not answer.
 pub(super) async fn migrations(url: &StoreUrl, options: &SqsOptions) -> Result<Vec<Migration>, MessagingError> {
     SqsStore::open(url.as_str(), options.clone()).await.map(|_| Vec::new())
 }

@@ -30,16 +30,16 @@ async fn a_file_keeps_what_was_sent_for_the_next_connection() {
 }
 
 #[tokio::test]
-async fn connections_to_a_folder_share_what_they_know_of_it() {
+async fn connections_to_a_folder_share_its_index() {
     let folder = tempfile::tempdir().unwrap();
     let endpoint: Endpoint = format!("spool:{}", folder.path().join("new/queues").display()).parse().unwrap();
     assert!(endpoint.is_new());
     assert_eq!(endpoint.pending_migrations().await.unwrap(), []);
     assert_eq!(endpoint.migrate().await.unwrap(), []);
-    assert!(endpoint.is_new(), "a look made the folder");
+    assert!(endpoint.is_new(), "a check made the folder");
     let found = endpoint.examine(Deadline::default()).await.unwrap();
     assert_eq!(found[0].severity, postrider_core::Severity::Problem, "{found:?}");
-    assert!(endpoint.is_new(), "a look made the folder");
+    assert!(endpoint.is_new(), "a check made the folder");
 
     let queue = QueueName::new("orders").unwrap();
     let (a, b) = (endpoint.connect().await.unwrap(), endpoint.absolute().connect().await.unwrap());
@@ -58,7 +58,7 @@ async fn connections_to_a_folder_share_what_they_know_of_it() {
 }
 
 #[tokio::test]
-async fn a_store_tells_what_it_lacks_and_gets_it() {
+async fn missing_migrations_are_listed_and_applied() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("deep/er/queues.db");
     let endpoint: Endpoint = format!("sqlite:{}", file.display()).parse().unwrap();
@@ -67,7 +67,7 @@ async fn a_store_tells_what_it_lacks_and_gets_it() {
     let endpoint = endpoint.in_default_folder();
     let pending = endpoint.pending_migrations().await.unwrap();
     assert!(pending[0].sql.contains("create table") && !file.exists());
-    assert!(!folder.path().join("deep").exists(), "a look made the folder");
+    assert!(!folder.path().join("deep").exists(), "a check made the folder");
     assert!(endpoint.is_new());
     assert_eq!(endpoint.migrate().await.unwrap(), pending);
     assert_eq!(endpoint.pending_migrations().await.unwrap(), []);
@@ -76,8 +76,8 @@ async fn a_store_tells_what_it_lacks_and_gets_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_told_by_every_look() {
-    // Nobody listens on a port that was free a moment ago.
+async fn an_unreachable_server_is_reported_by_every_check() {
+    // No process listens on a port that was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let endpoint: Endpoint = format!("http://{free}").parse().unwrap();
     assert!(!endpoint.is_new());
@@ -102,7 +102,7 @@ fn the_password_of_a_database_is_not_shown() {
 }
 
 #[test]
-fn a_file_has_one_name_and_another_that_leads_there_from_everywhere() {
+fn a_file_has_its_url_and_an_absolute_one() {
     let shown = |url: &str| url.parse::<Endpoint>().unwrap().to_string();
     assert_eq!(shown("sqlite:/srv/queues.db"), "sqlite:/srv/queues.db");
     assert_eq!(shown("sqlite:///srv/queues.db"), "sqlite:/srv/queues.db");
@@ -117,7 +117,7 @@ fn a_file_has_one_name_and_another_that_leads_there_from_everywhere() {
 }
 
 #[test]
-fn urls_that_lead_nowhere_say_what_can_be_used() {
+fn the_error_of_an_unusable_url_names_usable_forms() {
     let forms = "use memory: or sqlite:/path/file.db or spool:/path or postgres://user@host/database or \
                  mysql://user@host/database or pgmq+postgres://user@host/database or amqp://user@host/vhost or \
                  sqs://region/prefix or http://host:port";
@@ -150,7 +150,7 @@ fn urls_that_lead_nowhere_say_what_can_be_used() {
             "'spool:/queues?watch=poll' has parameters, and there are none; name the folder alone, like spool:/path, and \
              write settings into [common.messaging.spool]",
         ),
-        ("memory:x", "'memory:x' names something behind 'memory:'; there is nothing to name"),
+        ("memory:x", "'memory:x' has text after 'memory:'; use memory: alone"),
     ] {
         let error = url.parse::<Endpoint>().unwrap_err();
         assert_eq!(error.to_string(), format!("invalid URL: {text}"));

@@ -1,4 +1,4 @@
-//! The breaker before a real server, whose network fails.
+//! The breaker on a real server with network faults.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -19,8 +19,8 @@ use crate::server::{Schema, postgres_url};
 const SETTINGS: BreakerSettings =
     BreakerSettings { failure_threshold: 3, success_threshold: 2, timeout: Duration::from_millis(500) };
 
-/// How long anything may take that must happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit of an expected event.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 fn orders() -> QueueName {
     QueueName::new("orders").unwrap()
@@ -30,15 +30,15 @@ fn soon() -> Deadline {
     Deadline::default()
 }
 
-struct Place {
+struct Fixture {
     schema: Schema,
     proxy: FaultProxy,
     guarded: Guarded<PostgresProvider>,
-    /// The same schema, past the proxy.
+    /// The same schema without the proxy.
     beside: PostgresProvider,
 }
 
-impl Place {
+impl Fixture {
     async fn new() -> Self {
         let (schema, url) = (Schema::new(), postgres_url());
         let proxy = FaultProxy::before(&url).await.unwrap();
@@ -49,7 +49,7 @@ impl Place {
         Self { schema, proxy, guarded, beside }
     }
 
-    /// Takes the server away and calls until the breaker is open.
+    /// Makes the server unreachable and calls until the breaker is open.
     async fn opened(&self) -> usize {
         self.proxy.refuse();
         for failures in 1.. {
@@ -60,13 +60,13 @@ impl Place {
                 return failures;
             }
         }
-        unreachable!("it counts for ever")
+        unreachable!("the loop never ends")
     }
 }
 
-/// Waits for what will be.
+/// Waits until a condition holds.
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     while !holds().await {
         assert!(Instant::now() < end, "{what} did not happen");
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -74,12 +74,12 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn it_opens_on_a_server_that_is_away_and_closes_when_it_is_back() {
-    let place = Place::new().await;
-    let Place { guarded, proxy, .. } = &place;
+async fn it_opens_when_the_server_is_unreachable_and_closes_when_it_is_back() {
+    let fixture = Fixture::new().await;
+    let Fixture { guarded, proxy, .. } = &fixture;
     let began = Instant::now();
-    assert_eq!(place.opened().await, 3);
-    // Calls that wait for nothing: so many fit between two probes, but for a busy machine that stops in their midst.
+    assert_eq!(fixture.opened().await, 3);
+    // Refused calls do not wait: many fit between two probes, unless a busy machine stops meanwhile.
     let (mut refused, mut probes) = (0, 0_u32);
     while refused < 50 {
         let error = guarded.send_message(&orders(), Message::new("x"), soon()).await.unwrap_err();
@@ -92,11 +92,11 @@ async fn it_opens_on_a_server_that_is_away_and_closes_when_it_is_back() {
             // 100 ms, 200 ms, 400 ms, and then the timeout.
             let held: Duration = (0..probes).map(|n| Duration::from_millis(100 << n).min(SETTINGS.timeout)).sum();
             assert!(began.elapsed() >= held, "{text}");
-            assert!(probes < 10, "{refused} calls failed between two probes: they wait for something");
+            assert!(probes < 10, "{refused} calls failed between two probes: refused calls must not wait");
             refused = 0;
         }
     }
-    // The server is still away: the probe says so, and the breaker is open for as long again.
+    // The server is still down: the probe fails, and the breaker stays open.
     until("a failed probe", async || {
         matches!(guarded.health_check(soon()).await, Err(MessagingError::Connection { .. }))
     })
@@ -105,29 +105,29 @@ async fn it_opens_on_a_server_that_is_away_and_closes_when_it_is_back() {
     proxy.restore();
     until("closing", async || guarded.send_message(&orders(), Message::new("x"), soon()).await.is_ok()).await;
     assert_eq!(guarded.breaker().state(), BreakerState::Closed { failures: 0 });
-    assert_eq!(place.beside.queue_stats(&orders(), soon()).await.unwrap().message_count(), Some(1));
-    place.schema.remove().await;
+    assert_eq!(fixture.beside.queue_stats(&orders(), soon()).await.unwrap().message_count(), Some(1));
+    fixture.schema.remove().await;
 }
 
 #[tokio::test]
-async fn settles_and_extends_are_kept_until_the_server_is_back() {
-    let place = Place::new().await;
-    let Place { guarded, proxy, beside, .. } = &place;
+async fn settles_and_extends_are_deferred_until_the_server_is_back() {
+    let fixture = Fixture::new().await;
+    let Fixture { guarded, proxy, beside, .. } = &fixture;
     for n in 0..2 {
         beside.send_message(&orders(), Message::new(format!("{n}")), soon()).await.unwrap();
     }
-    let options = ReceiveOptions::batch(2).visibility(PATIENCE);
+    let options = ReceiveOptions::batch(2).visibility(TIME_LIMIT);
     let received = guarded.receive_messages(&orders(), &options, soon()).await.unwrap();
     let [acked, extended] = <[_; 2]>::try_from(received).unwrap().map(|message| message.into_receipt());
-    place.opened().await;
+    fixture.opened().await;
     let queue = orders();
     let kept = async {
         let ack = guarded.ack_message(&queue, acked, Deadline::never());
-        let extend = guarded.extend_visibility(&queue, &extended, PATIENCE * 2, Deadline::never());
+        let extend = guarded.extend_visibility(&queue, &extended, TIME_LIMIT * 2, Deadline::never());
         tokio::try_join!(ack, extend)
     };
     let back = async {
-        // Longer than one probe: they are kept over a failed one too.
+        // Longer than one probe: they stay deferred over a failed one.
         tokio::time::sleep(SETTINGS.timeout * 2).await;
         proxy.restore();
     };
@@ -135,14 +135,14 @@ async fn settles_and_extends_are_kept_until_the_server_is_back() {
     let stats = beside.queue_stats(&orders(), soon()).await.unwrap();
     assert_eq!(stats.message_count(), Some(1), "one was acknowledged");
     guarded.ack_message(&orders(), extended, soon()).await.unwrap();
-    place.schema.remove().await;
+    fixture.schema.remove().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_settles_what_it_finished_while_the_server_was_away() {
+async fn a_worker_settles_messages_that_it_finished_during_the_outage() {
     const MESSAGES: usize = 20;
-    let place = Place::new().await;
-    let Place { guarded, proxy, beside, .. } = &place;
+    let fixture = Fixture::new().await;
+    let Fixture { guarded, proxy, beside, .. } = &fixture;
     for n in 0..MESSAGES {
         beside.send_message(&orders(), Message::new(format!("{n}")), soon()).await.unwrap();
     }
@@ -163,7 +163,7 @@ async fn a_worker_settles_what_it_finished_while_the_server_was_away() {
     let subscriber = Subscriber::builder(guarded.clone(), orders())
         .handler(handler)
         .max_workers(MESSAGES)
-        .visibility(PATIENCE)
+        .visibility(TIME_LIMIT)
         .build()
         .unwrap();
     let running = tokio::spawn(subscriber.run(shutdown.clone()));
@@ -171,13 +171,13 @@ async fn a_worker_settles_what_it_finished_while_the_server_was_away() {
     proxy.refuse();
     may_end.send_replace(true);
     until("an open breaker", async || matches!(guarded.breaker().state(), BreakerState::Open { .. })).await;
-    // Away for longer than a probe's interval, and much shorter than a lease.
+    // Down for longer than a probe's interval, and much shorter than a lease.
     tokio::time::sleep(SETTINGS.timeout * 3).await;
     assert_eq!(beside.queue_stats(&orders(), soon()).await.unwrap().message_count(), Some(MESSAGES as u64));
     proxy.restore();
     until("the last settle", async || beside.queue_stats(&orders(), soon()).await.unwrap().message_count() == Some(0))
         .await;
-    // It goes on as if nothing had been.
+    // The worker continues as before.
     let late = beside.send_message(&orders(), Message::new("late"), soon()).await.unwrap();
     until("a delivery after that", async || deliveries.lock().unwrap().contains_key(&late)).await;
     until("its settle", async || beside.queue_stats(&orders(), soon()).await.unwrap().message_count() == Some(0)).await;
@@ -185,5 +185,5 @@ async fn a_worker_settles_what_it_finished_while_the_server_was_away() {
     let report = running.await.unwrap();
     assert_eq!(report.totals.acked, MESSAGES as u64 + 1, "{report}");
     assert!(deliveries.lock().unwrap().values().all(|count| *count == 1), "something was delivered twice");
-    place.schema.remove().await;
+    fixture.schema.remove().await;
 }

@@ -1,4 +1,4 @@
-//! A full disk is no outage: what needs no room goes on, so the breaker stays closed.
+//! A full disk is no outage: calls that need no space succeed, so the breaker stays closed.
 
 use std::io::Write;
 use std::process::Command;
@@ -9,13 +9,13 @@ use postrider::{
 };
 use tempfile::TempDir;
 
-/// A small disk of a test's own.
+/// A small disk for one test.
 struct Disk {
     folder: TempDir,
 }
 
 impl Disk {
-    /// `None` where this user may mount none.
+    /// `None` where this user may not mount.
     fn mount() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let mut mount = Command::new("mount");
@@ -23,7 +23,7 @@ impl Disk {
         mount.output().is_ok_and(|made| made.status.success()).then_some(Self { folder })
     }
 
-    /// Another program takes all that is left.
+    /// Fills the rest of the disk.
     fn fill(&self) {
         let mut other = std::fs::File::create(self.folder.path().join("other")).unwrap();
         while other.write_all(&[0; 4096]).is_ok() {}
@@ -54,7 +54,7 @@ async fn assert_goes_on(scheme: &str) {
     };
     assert!(sent > 50, "{sent} were sent to a disk with room for two hundred");
     if scheme == "spool" {
-        // Not even an empty file has room. SQLite has a reserve of its own instead.
+        // Not even an empty file fits. SQLite has a reserve instead.
         disk.fill();
     }
     for _ in 0..3 {

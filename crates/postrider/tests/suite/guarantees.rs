@@ -1,4 +1,4 @@
-//! `docs/guarantees.md` says what the suites of all stores found, and no rule is left out on any of them.
+//! `docs/guarantees.md` has the results of all stores, and no rule is left out on any of them.
 
 use postrider_conformance::guarantees::{Section, Untried, holes, page};
 
@@ -7,14 +7,14 @@ use crate::pages::ensure_up_to_date;
 /// In the order of the page.
 const STORES: [&str; 8] = ["memory", "sqlite", "spool", "postgres", "mysql", "pgmq", "rabbitmq", "sqs"];
 
-const KEY_OUTLIVES_ITS_MESSAGE: &str = "here a key is taken for 300s, whatever becomes of its message";
+const KEY_OUTLIVES_ITS_MESSAGE: &str = "a dedup key is held for 300s here, also after its message has ended";
 
 const UNTRIED: &[Untried] = &[
     // The workers are on one host and have its clock.
     Untried {
         test: "l16_a_workers_clock_moves_no_lease_and_no_due_time",
         stores: &STORES,
-        why: "nobody can give a worker a wrong clock here",
+        why: "this harness cannot give a worker a wrong clock",
     },
     // SQS has a fixed window for dedup keys.
     Untried { test: "l1_a_dedup_key_is_free_again_after_its_message", stores: &["sqs"], why: KEY_OUTLIVES_ITS_MESSAGE },

@@ -1,6 +1,6 @@
-//! The facade, judged from outside, and all that can only be judged on every store: this program has all of them.
+//! Tests of the facade, and of everything that needs every store: this program links all of them.
 
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+// The lints for tests also hold for the functions that they share.
 #![allow(clippy::unwrap_used)]
 
 mod breaker;
@@ -8,7 +8,6 @@ mod full_disk;
 mod guarantees;
 mod outage;
 mod pages;
-mod place;
 mod server;
 mod spool_settings;
 mod sqlite_settings;
@@ -16,8 +15,9 @@ mod subscriber;
 mod subscriber_guide;
 mod switching;
 mod tasks;
+mod test_store;
 
-/// Whether the long runs were asked for.
+/// Whether the long runs are on.
 fn is_long() -> bool {
     std::env::var_os("POSTRIDER_LONG").is_some()
 }

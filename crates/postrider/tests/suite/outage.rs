@@ -1,4 +1,4 @@
-//! How long an outage lasts for a subscriber and for a worker on tasks: hardly longer than for the server.
+//! How long an outage lasts for a subscriber and for a task worker: hardly longer than for the server.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::place::Place;
+use crate::test_store::TestStore;
 
 /// Long enough for every pause between two tries to reach its longest.
 const OUTAGE: Duration = Duration::from_secs(3);
 
-/// What may pass between the server's return and the next delivery: in the median, and at most.
+/// Bounds of the time between the server's return and the next delivery: median and maximum.
 struct Bounds {
     median: Duration,
     most: Duration,
 }
 
 impl Bounds {
-    /// The long run has the machine for itself; other tests run beside the short one.
+    /// The long run has the machine to itself; the short one runs beside other tests.
     fn of_this_run() -> Self {
         let (median, most) = if crate::is_long() { (500, 2000) } else { (1000, 4000) };
         Self { median: Duration::from_millis(median), most: Duration::from_millis(most) }
@@ -39,12 +39,12 @@ impl Bounds {
     }
 }
 
-/// How a server goes away.
+/// How a server fails.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     /// Connections are ended, and new ones refused.
     Refused,
-    /// Nothing is said any more on connections that are not ended.
+    /// Connections stay open and silent.
     Silent,
 }
 
@@ -57,11 +57,11 @@ impl Fault {
     }
 }
 
-/// The numbers of messages or tasks, as their handlers got them. What was not settled when the server went away comes
-/// again, so they are told apart.
+/// The numbers of messages or tasks, as their handlers got them. Unsettled ones come again after the outage, so numbers
+/// identify them.
 type Begun = mpsc::UnboundedReceiver<(String, Instant)>;
 
-/// A worker that looks for tasks by itself, on the store that `provider` leads to.
+/// Starts a polling task worker on the provider's store.
 async fn start_worker(provider: &MessagingProvider, shutdown: &Shutdown) -> (JoinHandle<()>, Begun) {
     let (begun, numbers) = mpsc::unbounded_channel();
     let handler = move |task: TaskContext| {
@@ -95,12 +95,12 @@ async fn late(begun: &mut Begun, number: &str, back: Instant) -> Duration {
     timeout(Duration::from_secs(60), come).await.unwrap()
 }
 
-async fn assert_short(place: Place, keeps_tasks: bool) {
-    let proxy = FaultProxy::before(place.url()).await.unwrap();
+async fn assert_short(store: TestStore, keeps_tasks: bool) {
+    let proxy = FaultProxy::before(store.url()).await.unwrap();
     let queue = QueueName::new("outages").unwrap();
-    let beside = place.connect().await;
+    let beside = store.connect().await;
     beside.ensure_queue(&queue, Deadline::default()).await.unwrap();
-    let provider: MessagingProvider = place.endpoint_by(&proxy.url()).connect().await.unwrap();
+    let provider: MessagingProvider = store.endpoint_by(&proxy.url()).connect().await.unwrap();
     let guarded = Guarded::new(provider.clone(), BreakerSettings::default());
     let (delivered, mut deliveries) = mpsc::unbounded_channel();
     let handler = tower::service_fn(move |delivery: Delivery| {
@@ -110,7 +110,7 @@ async fn assert_short(place: Place, keeps_tasks: bool) {
     let shutdown = Shutdown::new();
     let subscriber = Subscriber::builder(guarded.clone(), queue.clone()).handler(handler).build().unwrap();
     let running = tokio::spawn(subscriber.run(shutdown.clone()));
-    // A worker on tasks beside it, where the store keeps some.
+    // A task worker too, if the store keeps tasks.
     let mut worker = match keeps_tasks {
         true => Some((start_worker(&provider, &shutdown).await, tasks(&beside).await)),
         false => None,
@@ -136,7 +136,7 @@ async fn assert_short(place: Place, keeps_tasks: bool) {
             if is_away {
                 sleep(OUTAGE).await;
                 while let Ok((come, _)) = deliveries.try_recv() {
-                    assert_ne!(come, number, "a message came by a link that was cut");
+                    assert_ne!(come, number, "a message came over a cut link");
                 }
             }
             let back = Instant::now();
@@ -163,25 +163,25 @@ async fn assert_short(place: Place, keeps_tasks: bool) {
     }
     guarded.close(Deadline::default()).await.unwrap();
     beside.close(Deadline::default()).await.unwrap();
-    place.remove().await;
+    store.remove().await;
 }
 
-/// How many outages of each kind there are, each some 3 s long.
+/// Number of outages of each kind, each about 3 s long.
 fn outages() -> usize {
     if crate::is_long() { 20 } else { 3 }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delivery_comes_soon_after_postgres_is_back() {
-    assert_short(Place::postgres(), true).await;
+    assert_short(TestStore::postgres(), true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delivery_comes_soon_after_mariadb_is_back() {
-    assert_short(Place::mariadb().await, false).await;
+    assert_short(TestStore::mariadb().await, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delivery_comes_soon_after_rabbitmq_is_back() {
-    assert_short(Place::rabbitmq().await, false).await;
+    assert_short(TestStore::rabbitmq().await, false).await;
 }

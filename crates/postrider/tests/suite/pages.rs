@@ -1,9 +1,9 @@
-//! Pages in `docs` that are made from what they tell of.
+//! Generated pages in `docs`.
 
 use std::path::Path;
 
-/// Compares a page with its file in `docs`. With the variable `POSTRIDER_WRITE_DOCS` the file is written first;
-/// `test` is the test that does it.
+/// Compares a page with its file in `docs`. With the variable `POSTRIDER_WRITE_DOCS` it writes the file first; `test` is
+/// the test to run for that.
 pub(crate) fn ensure_up_to_date(name: &str, page: &str, test: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
     if std::env::var_os("POSTRIDER_WRITE_DOCS").is_some() {

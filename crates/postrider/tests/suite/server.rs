@@ -3,12 +3,12 @@
 use postrider::postgres::tokio_postgres;
 use postrider::postgres::{PostgresOptions, PostgresProvider, PostgresStore};
 
-/// Where it is.
+/// Its URL.
 pub(crate) fn postgres_url() -> String {
     server_url("POSTRIDER_POSTGRES_URL")
 }
 
-/// The server that a variable of the environment names.
+/// The server's URL in an environment variable.
 pub(crate) fn server_url(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| {
         panic!(
@@ -26,7 +26,7 @@ pub(crate) async fn postgres_client(url: &str) -> tokio_postgres::Client {
     client
 }
 
-/// Asks the broker's management interface, by the program that scripts/services needs as well.
+/// Calls the broker's management interface with curl, which scripts/services needs too.
 pub(crate) async fn manage(method: &str, path: &str, body: &str) -> String {
     let mut curl = std::process::Command::new("curl");
     curl.args(["-qsS", "--max-time", "30", "--noproxy", "*", "-X", method]);
@@ -39,7 +39,7 @@ pub(crate) async fn manage(method: &str, path: &str, body: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A schema of a test's own.
+/// A schema for one test.
 pub(crate) struct Schema(String);
 
 impl Schema {
@@ -47,7 +47,7 @@ impl Schema {
         Self(format!("facade_{}", postrider::MessageId::generate().as_uuid().simple()))
     }
 
-    /// Opens it by a URL, which may lead through a proxy.
+    /// Opens it by a URL, possibly through a proxy.
     pub(crate) async fn open(&self, url: &str, options: PostgresOptions) -> PostgresProvider {
         let options = PostgresOptions { schema: self.0.clone(), ..options };
         PostgresStore::open(url, options).await.unwrap().connect().unwrap()

@@ -1,4 +1,4 @@
-//! Every setting of a folder has its effect when it is set as users set it.
+//! Every setting of a spool takes effect from a configuration file.
 
 use std::fs::{File, create_dir_all, rename, write};
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use postrider::{
 };
 use tempfile::TempDir;
 
-/// A folder of a test's own.
-struct Place(TempDir);
+/// A temporary folder.
+struct TestFolder(TempDir);
 
-impl Place {
+impl TestFolder {
     fn new() -> Self {
         Self(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
     }
@@ -23,7 +23,7 @@ impl Place {
         self.0.path().join("mail/orders")
     }
 
-    /// Puts a file into the queue as another program does: written beside it, then renamed.
+    /// Moves a file into the queue as another program does: written elsewhere, then renamed.
     fn move_in(&self, name: &str, content: &str) {
         let outside = self.0.path().join(name);
         write(&outside, content).unwrap();
@@ -31,7 +31,7 @@ impl Place {
         rename(outside, self.queue().join("incoming").join(name)).unwrap();
     }
 
-    /// Connects to the folder as a `postrider.toml` with these lines says, in the section of the provider or above it.
+    /// Connects with these lines of `postrider.toml`, in the messaging section and in the provider's.
     async fn connect(&self, messaging: &str, spool: &str) -> MessagingProvider {
         let toml = format!(
             "[common.messaging]\nprovider = 'spool'\n{messaging}\n[common.messaging.spool]\npath = '{}'\n{spool}\n",
@@ -58,10 +58,10 @@ async fn receive(provider: &MessagingProvider, wait: Duration) -> Vec<QueuedMess
 #[tokio::test]
 async fn files_decides_what_is_a_message() {
     for (files, expected) in [("json", ["{}"].as_slice()), ("any", ["plain", "{}"].as_slice())] {
-        let place = Place::new();
-        place.move_in("a.txt", "plain");
-        place.move_in("b.json", "{}");
-        let provider = place.connect("", &format!("files = '{files}'\ngrace_period = '0s'")).await;
+        let folder = TestFolder::new();
+        folder.move_in("a.txt", "plain");
+        folder.move_in("b.json", "{}");
+        let provider = folder.connect("", &format!("files = '{files}'\ngrace_period = '0s'")).await;
         let mut bodies = Vec::new();
         while bodies.len() < expected.len() {
             for message in receive(&provider, Duration::from_secs(10)).await {
@@ -80,12 +80,12 @@ async fn files_decides_what_is_a_message() {
 
 #[tokio::test]
 async fn ordering_key_says_which_fields_are_the_key() {
-    let place = Place::new();
-    let provider = place.connect("", "ordering_key = ['run', 'channel,conversation']").await;
+    let folder = TestFolder::new();
+    let provider = folder.connect("", "ordering_key = ['run', 'channel,conversation']").await;
     provider.ensure_queue(&orders(), soon()).await.unwrap();
-    place.move_in("a.json", r#"{"run": "r7", "channel": "mail"}"#);
-    place.move_in("b.json", r#"{"channel": "mail", "conversation": "c1"}"#);
-    place.move_in("c.json", r#"{"channel": "mail"}"#);
+    folder.move_in("a.json", r#"{"run": "r7", "channel": "mail"}"#);
+    folder.move_in("b.json", r#"{"channel": "mail", "conversation": "c1"}"#);
+    folder.move_in("c.json", r#"{"channel": "mail"}"#);
     let mut keys = Vec::new();
     while keys.len() < 3 {
         for message in receive(&provider, Duration::from_secs(10)).await {
@@ -100,19 +100,19 @@ async fn ordering_key_says_which_fields_are_the_key() {
 
 #[tokio::test]
 async fn grace_period_decides_when_a_file_that_was_not_renamed_is_taken() {
-    let place = Place::new();
-    place.move_in("slow.json", "{}");
+    let folder = TestFolder::new();
+    folder.move_in("slow.json", "{}");
     let five_minutes_ago = SystemTime::now() - Duration::from_secs(300);
-    let file = File::options().write(true).open(place.queue().join("incoming/slow.json")).unwrap();
+    let file = File::options().write(true).open(folder.queue().join("incoming/slow.json")).unwrap();
     file.set_modified(five_minutes_ago).unwrap();
     // The default is two seconds.
     for (grace_period, ready) in [("10m", 0), ("1m", 1)] {
-        let provider = place.connect("", &format!("grace_period = '{grace_period}'")).await;
+        let provider = folder.connect("", &format!("grace_period = '{grace_period}'")).await;
         let stats = provider.queue_stats(&orders(), soon()).await.unwrap();
         assert_eq!((stats.ready.value(), stats.delayed.value()), (Some(ready), Some(1 - ready)), "{grace_period}");
         provider.close(soon()).await.unwrap();
     }
-    let provider = place.connect("", "grace_period = '1m'").await;
+    let provider = folder.connect("", "grace_period = '1m'").await;
     assert_eq!(receive(&provider, Duration::ZERO).await.len(), 1);
     provider.close(soon()).await.unwrap();
 }
@@ -120,18 +120,18 @@ async fn grace_period_decides_when_a_file_that_was_not_renamed_is_taken() {
 #[tokio::test]
 async fn watch_and_poll_interval_decide_how_files_are_noticed() {
     let wake_up = |provider: &MessagingProvider| provider.capabilities().support(Feature::WakeUp).clone();
-    let place = Place::new();
-    let watching = place.connect("", "").await;
+    let folder = TestFolder::new();
+    let watching = folder.connect("", "").await;
     assert_eq!(wake_up(&watching), Support::Native);
     watching.close(soon()).await.unwrap();
 
-    let looking = place.connect("", "watch = 'poll'\npoll_interval = '20ms'\ngrace_period = '0s'").await;
+    let looking = folder.connect("", "watch = 'poll'\npoll_interval = '20ms'\ngrace_period = '0s'").await;
     let Support::Emulated { cost } = wake_up(&looking) else { panic!("{:?}", wake_up(&looking)) };
     assert!(cost.contains("20ms"), "{cost}");
     looking.ensure_queue(&orders(), soon()).await.unwrap();
     let mover = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        place.move_in("late.json", "{}");
+        folder.move_in("late.json", "{}");
     };
     let (received, ()) = tokio::join!(receive(&looking, Duration::from_secs(10)), mover);
     assert_eq!(received.len(), 1);
@@ -141,10 +141,10 @@ async fn watch_and_poll_interval_decide_how_files_are_noticed() {
 
 #[tokio::test]
 async fn lock_timeout_decides_how_long_a_call_waits() {
-    let place = Place::new();
-    let provider = place.connect("", "lock_timeout = '50ms'").await;
+    let folder = TestFolder::new();
+    let provider = folder.connect("", "lock_timeout = '50ms'").await;
     provider.send_message(&orders(), Message::new("x"), soon()).await.unwrap();
-    let other = File::open(place.queue().join(".lock")).unwrap();
+    let other = File::open(folder.queue().join(".lock")).unwrap();
     other.lock().unwrap();
     let began = Instant::now();
     let error = provider.send_message(&orders(), Message::new("y"), soon()).await.unwrap_err();
@@ -158,8 +158,8 @@ async fn lock_timeout_decides_how_long_a_call_waits() {
 
 #[tokio::test]
 async fn create_queues_and_max_message_bytes_bind_a_folder_too() {
-    let place = Place::new();
-    let provider = place.connect("create_queues = false\nmax_message_bytes = 4", "").await;
+    let folder = TestFolder::new();
+    let provider = folder.connect("create_queues = false\nmax_message_bytes = 4", "").await;
     let refused = provider.send_message(&orders(), Message::new("x"), soon()).await;
     assert!(matches!(refused, Err(MessagingError::QueueNotFound { .. })), "{refused:?}");
     provider.ensure_queue(&orders(), soon()).await.unwrap();
@@ -170,7 +170,7 @@ async fn create_queues_and_max_message_bytes_bind_a_folder_too() {
     provider.close(soon()).await.unwrap();
 }
 
-/// A new key needs a test above, and then its name here.
+/// A new key needs a test above and its name here.
 #[test]
 fn every_key_of_the_section_is_tried_here() {
     let sources = Sources::none().flag("--url", "common.messaging.url", "memory:");

@@ -1,4 +1,4 @@
-//! Every setting of the embedded file has its effect when it is set as users set it.
+//! Every setting of the embedded file takes effect from a configuration file.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use postrider::{
 use postrider_sqlite::rusqlite::Connection;
 use tempfile::TempDir;
 
-/// A folder with a file of a test's own.
-struct Place(TempDir);
+/// A temporary folder for the file.
+struct TestFolder(TempDir);
 
-impl Place {
+impl TestFolder {
     fn new() -> Self {
         Self(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
     }
@@ -26,7 +26,7 @@ impl Place {
         std::fs::metadata(self.0.path().join("mail.db-wal")).map_or(0, |log| log.len())
     }
 
-    /// Connects to the file as a `postrider.toml` with these lines says, in the section of the provider or above it.
+    /// Connects with these lines of `postrider.toml`, in the messaging section and in the provider's.
     async fn try_connect(&self, messaging: &str, sqlite: &str) -> Result<MessagingProvider, MessagingError> {
         let toml = format!(
             "[common.messaging]\nprovider = 'sqlite'\n{messaging}\n[common.messaging.sqlite]\npath = '{}'\n{sqlite}\n",
@@ -74,55 +74,55 @@ async fn archive_decides_what_is_kept() {
     for (policy, kept) in
         [("all", ["COMPLETED", "FAILED"].as_slice()), ("failed", ["FAILED"].as_slice()), ("none", [].as_slice())]
     {
-        let place = Place::new();
-        let provider = place.connect("", &format!("archive = '{policy}'")).await;
+        let folder = TestFolder::new();
+        let provider = folder.connect("", &format!("archive = '{policy}'")).await;
         handle_one(&provider).await;
         purge_one(&provider).await;
-        assert_eq!(archived(&place.file()), kept, "{policy}");
+        assert_eq!(archived(&folder.file()), kept, "{policy}");
         provider.close(soon()).await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn archive_retention_decides_how_long() {
-    let place = Place::new();
-    let provider = place.connect("", "").await;
+    let folder = TestFolder::new();
+    let provider = folder.connect("", "").await;
     handle_one(&provider).await;
     handle_one(&provider).await;
     provider.close(soon()).await.unwrap();
     let minutes_ago = |minutes: i64, row: i64| {
         let sql = "update message_archive set archived_at = archived_at - ?1 where archive_id = ?2";
-        assert_eq!(Connection::open(place.file()).unwrap().execute(sql, (minutes * 60_000_000, row)).unwrap(), 1);
+        assert_eq!(Connection::open(folder.file()).unwrap().execute(sql, (minutes * 60_000_000, row)).unwrap(), 1);
     };
     minutes_ago(120, 1);
     minutes_ago(30, 2);
-    // A file is swept when it is opened, behind everybody's back: there is nothing to wait for but the row's end.
-    let provider = place.connect("", "archive_retention = '1h'").await;
+    // The archive is swept in the background after the open, so poll for the row's removal.
+    let provider = folder.connect("", "archive_retention = '1h'").await;
     let end = Instant::now() + Duration::from_secs(30);
-    while archived(&place.file()).len() > 1 {
-        assert!(Instant::now() < end, "what is two hours old is kept");
+    while archived(&folder.file()).len() > 1 {
+        assert!(Instant::now() < end, "the two-hour-old row was not removed");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(archived(&place.file()).len(), 1, "what is half an hour old is not kept");
+    assert_eq!(archived(&folder.file()).len(), 1, "the half-hour-old row was removed");
     provider.close(soon()).await.unwrap();
 }
 
 #[tokio::test]
 async fn share_file_allows_another_programs_database() {
-    let place = Place::new();
-    Connection::open(place.file()).unwrap().execute_batch("create table theirs (x)").unwrap();
-    let refused = place.try_connect("", "").await.unwrap_err().to_string();
+    let folder = TestFolder::new();
+    Connection::open(folder.file()).unwrap().execute_batch("create table theirs (x)").unwrap();
+    let refused = folder.try_connect("", "").await.unwrap_err().to_string();
     assert!(refused.contains("belongs to another program") && refused.contains("share_file"), "{refused}");
-    let provider = place.connect("", "share_file = true").await;
+    let provider = folder.connect("", "share_file = true").await;
     handle_one(&provider).await;
     provider.close(soon()).await.unwrap();
 }
 
 #[tokio::test]
 async fn lock_timeout_decides_how_long_a_call_waits() {
-    let place = Place::new();
-    let provider = place.connect("", "lock_timeout_seconds = 0.05").await;
-    let other = Connection::open(place.file()).unwrap();
+    let folder = TestFolder::new();
+    let provider = folder.connect("", "lock_timeout_seconds = 0.05").await;
+    let other = Connection::open(folder.file()).unwrap();
     other.execute_batch("begin immediate").unwrap();
     let began = Instant::now();
     let error = provider.send_message(&orders(), Message::new("x"), soon()).await.unwrap_err();
@@ -138,14 +138,14 @@ async fn lock_timeout_decides_how_long_a_call_waits() {
 async fn wal_limit_bounds_the_log() {
     let mut longest = Vec::new();
     for limit in ["wal_limit_bytes = 1048576", ""] {
-        let place = Place::new();
-        let provider = place.connect("", limit).await;
+        let folder = TestFolder::new();
+        let provider = folder.connect("", limit).await;
         let mut most = 0;
         for _ in 0..20 {
             let messages = (0..100).map(|_| Message::new(vec![b'x'; 2000])).collect();
             provider.send_batch(&orders(), messages, soon()).await.unwrap();
             provider.list_queues(soon()).await.unwrap();
-            most = most.max(place.log_bytes());
+            most = most.max(folder.log_bytes());
         }
         provider.close(soon()).await.unwrap();
         longest.push(most);
@@ -155,18 +155,18 @@ async fn wal_limit_bounds_the_log() {
 
 #[tokio::test]
 async fn auto_migrate_decides_whether_a_file_is_made() {
-    let place = Place::new();
-    let refused = place.try_connect("auto_migrate = false", "").await.unwrap_err().to_string();
+    let folder = TestFolder::new();
+    let refused = folder.try_connect("auto_migrate = false", "").await.unwrap_err().to_string();
     assert!(refused.contains("does not exist and auto_migrate is off"), "{refused}");
-    assert!(!place.file().exists());
-    place.connect("", "").await.close(soon()).await.unwrap();
-    place.connect("auto_migrate = false", "").await.close(soon()).await.unwrap();
+    assert!(!folder.file().exists());
+    folder.connect("", "").await.close(soon()).await.unwrap();
+    folder.connect("auto_migrate = false", "").await.close(soon()).await.unwrap();
 }
 
 #[tokio::test]
 async fn create_queues_decides_whether_a_send_makes_its_queue() {
-    let place = Place::new();
-    let provider = place.connect("create_queues = false", "").await;
+    let folder = TestFolder::new();
+    let provider = folder.connect("create_queues = false", "").await;
     let refused = provider.send_message(&orders(), Message::new("x"), soon()).await;
     assert!(matches!(refused, Err(MessagingError::QueueNotFound { .. })), "{refused:?}");
     provider.ensure_queue(&orders(), soon()).await.unwrap();
@@ -176,16 +176,16 @@ async fn create_queues_decides_whether_a_send_makes_its_queue() {
 
 #[tokio::test]
 async fn max_message_bytes_bounds_a_body() {
-    let place = Place::new();
-    let provider = place.connect("max_message_bytes = 4", "").await;
+    let folder = TestFolder::new();
+    let provider = folder.connect("max_message_bytes = 4", "").await;
     handle_one(&provider).await;
     let refused = provider.send_message(&orders(), Message::new("worse"), soon()).await;
     assert!(matches!(refused, Err(MessagingError::InvalidInput { what: "body", .. })), "{refused:?}");
     provider.close(soon()).await.unwrap();
 }
 
-/// A new key needs a test above, and then its name here. What a commit waits for (`synchronous`) cannot be seen from
-/// outside: a test beside the code shows that the value reaches the file.
+/// A new key needs a test above and its name here. `synchronous` has no effect that is visible from outside: a unit test
+/// shows that the value reaches the file.
 #[test]
 fn every_key_of_the_section_is_tried_here() {
     let sources = Sources::none().flag("--url", "common.messaging.url", "memory:");

@@ -1,4 +1,4 @@
-//! Subscribers on every store: what depends on the store, and what only a server can show.
+//! Subscribers on every store: behaviour that depends on the store.
 
 mod storm;
 mod through;

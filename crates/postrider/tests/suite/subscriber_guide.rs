@@ -1,4 +1,4 @@
-//! The tables of `docs/subscriber.md`, compared with what a subscriber does.
+//! Compares the tables of `docs/subscriber.md` with a subscriber's behaviour.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use postrider::{
 
 const GUIDE: &str = include_str!("../../../../docs/subscriber.md");
 
-/// The cells of the table that a comment announces, without its head.
+/// The cells of the table after a named comment, without its head.
 fn table(name: &str) -> Vec<Vec<&'static str>> {
     let mark = format!("<!-- compared with the code: {name} -->\n");
     let (_, rest) = GUIDE.split_once(&mark).unwrap();
@@ -23,7 +23,7 @@ fn table(name: &str) -> Vec<Vec<&'static str>> {
 
 #[test]
 fn the_guide_has_every_option_with_its_default() {
-    // Named one by one: an option that is added and not written about does not compile.
+    // Named one by one, so that a new option does not compile before it is documented.
     let SubscriberOptions {
         max_workers,
         retry_strategy,
@@ -61,7 +61,7 @@ fn the_guide_has_every_option_with_its_default() {
         ("visibility", time(visibility)),
     ];
     let written = table("options");
-    // What an option that is unset means is said after a colon; the tests of the options say the same.
+    // The meaning of an unset option follows a colon; the tests of the options show it.
     let told = |row: &Vec<&'static str>| (row[0].trim_matches('`'), row[1].split(": ").next().unwrap().to_owned());
     assert_eq!(written.iter().map(told).collect::<Vec<_>>(), defaults);
     assert!(written.iter().all(|row| row.len() == 3 && !row[2].is_empty()));
@@ -112,7 +112,7 @@ async fn end(State(ending): State<Ending>, Json(_): Json<u32>, control: Control)
     }
 }
 
-/// What became of one message, in the words of the table.
+/// The outcome of one message, in the words of the table.
 async fn outcome(policy: AckPolicy, ending: Ending) -> &'static str {
     let provider = MemoryStore::new().open();
     let body = if matches!(ending, Ending::Undecodable) { "{" } else { "7" };
@@ -127,7 +127,7 @@ async fn outcome(policy: AckPolicy, ending: Ending) -> &'static str {
         .unwrap();
     let (monitor, shutdown) = (subscriber.monitor(), Shutdown::new());
     let running = tokio::spawn(subscriber.run(shutdown.clone()));
-    // Time is paused: it moves on when everybody waits.
+    // Paused time advances when all tasks wait.
     let is_over = |counts: Counts| counts.acked + counts.retried + counts.dead == 1 && counts.in_flight == 0;
     while !is_over(monitor.counts()) {
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -1,4 +1,4 @@
-//! The same program on every store, by nothing but its configuration.
+//! The same program on every store, changed only by its configuration.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use tempfile::TempDir;
 
 use crate::server::{postgres_client, server_url};
 
-/// A store, as a user's configuration names it.
+/// A store as named in a configuration.
 struct Store {
     provider: &'static str,
-    /// Where it is; `None` for one that has no place.
+    /// Its URL; `None` for memory.
     url: Option<String>,
-    /// What its section says beside the address.
+    /// Further lines of its section.
     settings: String,
 }
 
@@ -29,7 +29,7 @@ impl Store {
         Self { settings: settings.into(), ..self }
     }
 
-    /// Every store that there is.
+    /// Every store.
     fn all(folder: &TempDir, schema: &str) -> Vec<Self> {
         let file = format!("sqlite:{}", folder.path().join("switched.db").display());
         let spool = format!("spool:{}", folder.path().join("switched").display());
@@ -75,7 +75,7 @@ fn soon() -> Deadline {
     Deadline::default()
 }
 
-/// A program of a user's: it knows of no store.
+/// A program that does not depend on a store.
 struct Program {
     provider: MessagingProvider,
     queue: QueueName,
@@ -132,7 +132,7 @@ impl Program {
         self.settle(Settlement::ack(late)).await;
 
         let at_once = ReceiveOptions::batch(1);
-        // Keyed: one at a time, in order, and a retry keeps its place.
+        // Keyed: one at a time, in order, and a retry blocks its key.
         for body in ["a", "b"] {
             self.send(Message::new(body).ordering_key("customer").unwrap()).await;
         }
@@ -172,7 +172,7 @@ impl Program {
         self.settle(Settlement::ack(again)).await;
         assert_eq!(self.counts().await, (0, 0));
 
-        // What a store cannot do, it refuses in so many words.
+        // A store refuses what it does not support.
         let urgent = Message::new("urgent").priority(postrider::Priority::new(9).unwrap());
         let sent = self.provider.send_message(&self.queue, urgent, soon()).await;
         assert_eq!(sent.is_ok(), self.provider.capabilities().offers(Feature::Priority));
@@ -181,7 +181,7 @@ impl Program {
         self.provider.close(soon()).await.unwrap();
     }
 
-    /// How many are ready, and how many dead. Brokers count in their own time.
+    /// The numbers of ready and dead messages. Brokers count with a delay.
     async fn counts(&self) -> (u64, u64) {
         let stats = self.provider.queue_stats(&self.queue, soon()).await.unwrap();
         (stats.ready.value().unwrap(), stats.dead.value().unwrap())

@@ -1,4 +1,4 @@
-//! Tasks, as an application has them that names its stores in a configuration.
+//! Tasks of an application with configured stores.
 
 mod processes;
 
@@ -17,9 +17,9 @@ async fn refuse(_: TaskContext) -> Result<(), HandlerError> {
     Err(HandlerError::permanent("no"))
 }
 
-/// Runs a task that succeeds and one that dies, and finds the event of the death where the messages are.
-async fn goes_its_way(sources: Sources, post: Post) {
-    // A name of its own, because the servers are everybody's.
+/// Runs a task that succeeds and one that dies, and finds the dead-task event in the message store.
+async fn run_two_tasks(sources: Sources, post: Post) {
+    // A unique name, because the servers are shared.
     let events = format!("e{:08x}", rand::random::<u32>());
     let sources = sources.flag("--events", "tasks.dead_events", &events);
     let config = Config::load(&sources).unwrap();
@@ -46,7 +46,7 @@ async fn goes_its_way(sources: Sources, post: Post) {
     shutdown.request();
     worker.await.unwrap().unwrap();
     keeper.await.unwrap().unwrap();
-    // Others look at everything that a server holds.
+    // Other tests read everything on a server.
     let queue = |name: &str| client.store().routes().queue(&name.parse().unwrap()).unwrap();
     for queue in [queue("shout"), queue("refuse"), dead] {
         system.messaging_provider.delete_queue(&queue, Deadline::default()).await.unwrap();
@@ -62,16 +62,16 @@ async fn tasks_go_over_any_store_by_one_line() {
         let sources = |url: &str| {
             Sources::none().flag("--url", "common.messaging.url", url).flag("--mode", "tasks.mode", mode.name())
         };
-        goes_its_way(sources(&sqlite(&format!("{mode}.db"))), Post::Here).await;
+        run_two_tasks(sources(&sqlite(&format!("{mode}.db"))), Post::Here).await;
         let state = sqlite(&format!("{mode}-state.db"));
         let spool = format!("spool:{}", folder.path().join(mode.name()).display());
         for url in ["memory:", &spool] {
-            goes_its_way(sources(url).flag("--state", "state.url", &state), Post::Outbox).await;
+            run_two_tasks(sources(url).flag("--state", "state.url", &state), Post::Outbox).await;
         }
     }
 }
 
-async fn go_over_server(variable: &str) {
+async fn run_over_server(variable: &str) {
     let folder = tempfile::tempdir().unwrap();
     let state = format!("sqlite:{}", folder.path().join("state.db").display());
     let prefix = format!("t{:08x}_", rand::random::<u32>());
@@ -80,18 +80,18 @@ async fn go_over_server(variable: &str) {
         .flag("--mode", "tasks.mode", "queue")
         .flag("--prefix", "tasks.queue_prefix", &prefix)
         .flag("--state", "state.url", &state);
-    goes_its_way(sources, Post::Outbox).await;
+    run_two_tasks(sources, Post::Outbox).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_go_over_a_broker_by_the_same_line() {
-    go_over_server("POSTRIDER_AMQP_URL").await;
+    run_over_server("POSTRIDER_AMQP_URL").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "tasks over every store: scripts/test --full"]
 async fn tasks_go_over_every_server_by_the_same_line() {
     for variable in ["POSTRIDER_MYSQL_URL", "POSTRIDER_PGMQ_URL", "POSTRIDER_SQS_URL"] {
-        go_over_server(variable).await;
+        run_over_server(variable).await;
     }
 }

@@ -49,16 +49,16 @@ const FAULTS: &[(Fault, &str)] = &[
     (Fault::CutsValues, "a_record_is_read_as_it_was_put"),
     (Fault::Overwrites, "a_key_that_is_taken_shows_its_record"),
     (Fault::LooksBeforeItPuts, "concurrent_puts_of_one_key_make_one_record"),
-    (Fault::IgnoresVersions, "a_replacement_needs_the_version_that_is_there"),
+    (Fault::IgnoresVersions, "a_replacement_needs_the_current_version"),
     (Fault::LooksBeforeItReplaces, "concurrent_replacements_of_one_version_yield_one"),
-    (Fault::CountsVersionsAnew, "a_version_is_never_given_again"),
+    (Fault::CountsVersionsAnew, "a_version_is_never_reused"),
     (Fault::NeverExpires, "an_expired_record_is_absent"),
-    (Fault::KeepsTheEnd, "a_replacement_sets_the_end_anew"),
+    (Fault::KeepsTheEnd, "a_replacement_sets_a_new_end"),
     (Fault::ListsByKey, "a_listing_is_in_the_order_of_creation_either_way"),
     (Fault::PagesByNumber, "a_listing_under_writes_shows_each_record_once"),
     (Fault::MixesKinds, "kinds_do_not_touch_each_other"),
-    (Fault::ForgetsTheLiving, "expired_records_are_forgotten_and_no_others"),
-    (Fault::TakesAnything, "what_cannot_be_meant_is_refused"),
+    (Fault::ForgetsTheLiving, "only_expired_records_are_forgotten"),
+    (Fault::TakesAnything, "invalid_arguments_are_refused"),
 ];
 
 type Names = Arc<Mutex<BTreeSet<(RecordKind, RecordKey)>>>;

@@ -1,14 +1,14 @@
-//! A simulated queue, to judge the judge: a correct one is never accused, a broken one is.
+//! A simulated queue that tests the checker: a correct queue is never accused, a broken one is.
 
 mod choice;
-mod dice;
 mod queue;
-mod world;
+mod random;
+mod run;
 
 use super::{FindingKind, check};
 use crate::history::Operation;
 use queue::Fault;
-use world::history;
+use run::history;
 
 #[test]
 fn a_correct_queue_is_never_accused() {
@@ -31,7 +31,7 @@ fn a_correct_queue_is_never_accused() {
 }
 
 #[test]
-fn a_correct_queue_does_all_that_the_law_speaks_of() {
+fn a_correct_queue_performs_every_operation() {
     let (mut ops, mut expired, mut redriven, mut dead) = ([0; 9], 0, 0, 0);
     for seed in 0..200 {
         let (events, options) = history(seed, None);

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use postrider_core::{Disposition, LeaseToken, MessageId, Nack, Timestamp};
 
-use super::dice::Dice;
+use super::random::Random;
 use crate::checker::lease::round_up;
 
-/// The one thing that a queue does wrong.
+/// The one fault of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     IgnoresToken,
@@ -33,7 +33,7 @@ pub(super) enum Fault {
 
 /// One copy of a message, alive or dead.
 #[derive(Debug, Clone)]
-pub(super) struct Held {
+pub(super) struct StoredMessage {
     pub(super) id: MessageId,
     pub(super) key: Option<String>,
     pub(super) dedup: Option<String>,
@@ -44,15 +44,15 @@ pub(super) struct Held {
     pub(super) due: Timestamp,
     expires: Option<Timestamp>,
     lease: Option<(LeaseToken, Timestamp)>,
-    place: u64,
+    sequence: u64,
 }
 
-impl Held {
+impl StoredMessage {
     fn is_leased(&self, now: Timestamp) -> bool {
         self.lease.is_some_and(|(_, until)| now < until)
     }
 
-    /// When it may change by itself.
+    /// When its state changes next by itself.
     pub(super) fn next_at(&self) -> Timestamp {
         self.lease.map_or(self.due, |(_, until)| until.max(self.due))
     }
@@ -67,43 +67,45 @@ pub(super) struct NewMessage {
 }
 
 pub(super) struct Queue {
-    pub(super) held: Vec<Held>,
+    pub(super) stored: Vec<StoredMessage>,
     resolution: Duration,
     fault: Option<Fault>,
     tokens: u128,
-    places: u64,
+    last_sequence: u64,
 }
 
 impl Queue {
     pub(super) fn new(resolution: Duration, fault: Option<Fault>) -> Self {
-        Self { held: Vec::new(), resolution, fault, tokens: 0, places: 0 }
+        Self { stored: Vec::new(), resolution, fault, tokens: 0, last_sequence: 0 }
     }
 
-    fn breaks(&self, fault: Fault, dice: &mut Dice) -> bool {
-        self.fault == Some(fault) && dice.percent(60)
+    fn breaks(&self, fault: Fault, random: &mut Random) -> bool {
+        self.fault == Some(fault) && random.percent(60)
     }
 
-    fn place(&mut self) -> u64 {
-        self.places += 1;
-        self.places
+    fn next_sequence(&mut self) -> u64 {
+        self.last_sequence += 1;
+        self.last_sequence
     }
 
     fn after(&self, now: Timestamp, length: Duration) -> Timestamp {
         now.saturating_add(round_up(length, self.resolution))
     }
 
-    pub(super) fn send(&mut self, message: &NewMessage, now: Timestamp, dice: &mut Dice) -> MessageId {
-        let taken =
-            self.held.iter().find(|held| held.dead.is_none() && held.dedup.is_some() && held.dedup == message.dedup);
-        if let Some(taken) = taken.map(|held| held.id).filter(|_| !self.breaks(Fault::IgnoresDedup, dice)) {
+    pub(super) fn send(&mut self, message: &NewMessage, now: Timestamp, random: &mut Random) -> MessageId {
+        let taken = self
+            .stored
+            .iter()
+            .find(|stored| stored.dead.is_none() && stored.dedup.is_some() && stored.dedup == message.dedup);
+        if let Some(taken) = taken.map(|stored| stored.id).filter(|_| !self.breaks(Fault::IgnoresDedup, random)) {
             return taken;
         }
-        if self.fault == Some(Fault::DropsMessage) && dice.percent(10) {
+        if self.fault == Some(Fault::DropsMessage) && random.percent(10) {
             return message.id;
         }
-        let place = self.place();
+        let sequence = self.next_sequence();
         let expires = message.expires.map(|lifetime| self.after(now, lifetime));
-        self.held.push(Held {
+        self.stored.push(StoredMessage {
             id: message.id,
             key: message.key.clone(),
             dedup: message.dedup.clone(),
@@ -114,12 +116,12 @@ impl Queue {
             due: self.after(now, message.delay),
             expires,
             lease: None,
-            place,
+            sequence,
         });
         message.id
     }
 
-    /// Leases up to `max` messages: the dead ones, or those that live.
+    /// Leases up to `max` messages, dead or alive.
     pub(super) fn receive(
         &mut self,
         from_dead: bool,
@@ -127,26 +129,26 @@ impl Queue {
         visibility: Duration,
         limit: u32,
         now: Timestamp,
-        dice: &mut Dice,
-    ) -> Vec<(LeaseToken, Held)> {
+        random: &mut Random,
+    ) -> Vec<(LeaseToken, StoredMessage)> {
         let mut received = Vec::new();
-        let mut held_keys: Vec<String> = Vec::new();
-        self.held.sort_by_key(|held| held.place);
-        for place in 0..self.held.len() {
+        let mut seen_keys: Vec<String> = Vec::new();
+        self.stored.sort_by_key(|stored| stored.sequence);
+        for position in 0..self.stored.len() {
             if received.len() == max {
                 break;
             }
-            let held = &self.held[place];
-            if held.dead.is_some() != from_dead {
+            let stored = &self.stored[position];
+            if stored.dead.is_some() != from_dead {
                 continue;
             }
-            let leased = held.is_leased(now) && !self.breaks(Fault::ForgetsLease, dice);
+            let leased = stored.is_leased(now) && !self.breaks(Fault::ForgetsLease, random);
             if !from_dead && !leased {
-                let expired =
-                    held.expires.is_some_and(|expires| expires <= now) && !self.breaks(Fault::DeliversExpired, dice);
-                let too_often = held.deliveries >= limit && !self.breaks(Fault::IgnoresLimit, dice);
-                let too_soon = self.fault == Some(Fault::KillsTooSoon) && held.deliveries == 1;
-                let killed = self.fault == Some(Fault::KillsWithoutCause) && dice.percent(5);
+                let expired = stored.expires.is_some_and(|expires| expires <= now)
+                    && !self.breaks(Fault::DeliversExpired, random);
+                let too_often = stored.deliveries >= limit && !self.breaks(Fault::IgnoresLimit, random);
+                let too_soon = self.fault == Some(Fault::KillsTooSoon) && stored.deliveries == 1;
+                let killed = self.fault == Some(Fault::KillsWithoutCause) && random.percent(5);
                 let reason = match (expired, too_often || too_soon, killed) {
                     (true, ..) => Some("expired"),
                     (_, true, _) => Some("max_receive_count"),
@@ -154,143 +156,149 @@ impl Queue {
                     _ => None,
                 };
                 if let Some(reason) = reason {
-                    self.bury(place, reason);
+                    self.dead_letter(position, reason);
                     continue;
                 }
             }
-            let held = &self.held[place];
-            if let Some(key) = held.key.clone().filter(|_| !from_dead) {
-                let passed = self.fault == Some(Fault::PassesRetrying) && held.attempts > 0;
-                if held_keys.contains(&key) && !self.breaks(Fault::LosesOrder, dice) {
+            let stored = &self.stored[position];
+            if let Some(key) = stored.key.clone().filter(|_| !from_dead) {
+                let passed = self.fault == Some(Fault::PassesRetrying) && stored.attempts > 0;
+                if seen_keys.contains(&key) && !self.breaks(Fault::LosesOrder, random) {
                     continue;
                 }
                 if !passed {
-                    held_keys.push(key);
+                    seen_keys.push(key);
                 }
             }
-            let due = self.held[place].due <= now || self.breaks(Fault::DeliversEarly, dice);
+            let due = self.stored[position].due <= now || self.breaks(Fault::DeliversEarly, random);
             if leased || !due {
                 continue;
             }
-            received.push(self.lease(place, visibility, now, dice));
+            received.push(self.lease(position, visibility, now, random));
         }
-        self.held.retain(|held| held.dead.as_deref() != Some("replaced"));
-        if self.fault == Some(Fault::InventsMessage) && dice.percent(5) {
+        self.stored.retain(|stored| stored.dead.as_deref() != Some("replaced"));
+        if self.fault == Some(Fault::InventsMessage) && random.percent(5) {
             received.extend(self.invented(visibility, now));
         }
         received
     }
 
-    fn lease(&mut self, place: usize, visibility: Duration, now: Timestamp, dice: &mut Dice) -> (LeaseToken, Held) {
+    fn lease(
+        &mut self,
+        position: usize,
+        visibility: Duration,
+        now: Timestamp,
+        random: &mut Random,
+    ) -> (LeaseToken, StoredMessage) {
         let until = self.after(now, visibility);
-        let forgets = self.breaks(Fault::ForgetsDelivery, dice);
-        let alters = self.fault == Some(Fault::AltersBody) && dice.percent(10);
+        let forgets = self.breaks(Fault::ForgetsDelivery, random);
+        let alters = self.fault == Some(Fault::AltersBody) && random.percent(10);
         self.tokens += 1;
         let token = LeaseToken(self.tokens);
-        let held = &mut self.held[place];
-        held.lease = Some((token, until));
+        let stored = &mut self.stored[position];
+        stored.lease = Some((token, until));
         if !forgets {
-            held.deliveries += 1;
+            stored.deliveries += 1;
         }
-        let mut delivery = held.clone();
+        let mut delivery = stored.clone();
         delivery.body ^= u64::from(alters);
         (token, delivery)
     }
 
-    fn invented(&mut self, visibility: Duration, now: Timestamp) -> Option<(LeaseToken, Held)> {
-        let mut held = self.held.first()?.clone();
+    fn invented(&mut self, visibility: Duration, now: Timestamp) -> Option<(LeaseToken, StoredMessage)> {
+        let mut stored = self.stored.first()?.clone();
         self.tokens += 1;
         let token = LeaseToken(self.tokens);
-        held.id = MessageId::from_uuid(uuid::Uuid::from_u128(1 << 100 | self.tokens));
-        held.lease = Some((token, self.after(now, visibility)));
-        Some((token, held))
+        stored.id = MessageId::from_uuid(uuid::Uuid::from_u128(1 << 100 | self.tokens));
+        stored.lease = Some((token, self.after(now, visibility)));
+        Some((token, stored))
     }
 
-    /// A dead message is listed once, also when an interrupted move had left a copy.
-    fn bury(&mut self, place: usize, reason: &str) {
-        let id = self.held[place].id;
-        let copy = self.held.iter().position(|held| held.id == id && held.dead.is_some());
+    /// Dead-letters a message; it is listed once, also when an interrupted move had left a copy.
+    fn dead_letter(&mut self, position: usize, reason: &str) {
+        let id = self.stored[position].id;
+        let copy = self.stored.iter().position(|stored| stored.id == id && stored.dead.is_some());
         if let Some(copy) = copy {
-            self.held[copy].place = u64::MAX;
-            self.held[copy].dead = Some("replaced".to_owned());
+            self.stored[copy].sequence = u64::MAX;
+            self.stored[copy].dead = Some("replaced".to_owned());
         }
-        let held = &mut self.held[place];
-        held.dead = Some(reason.to_owned());
-        held.lease = None;
-        held.due = Timestamp::EPOCH;
+        let stored = &mut self.stored[position];
+        stored.dead = Some(reason.to_owned());
+        stored.lease = None;
+        stored.due = Timestamp::EPOCH;
     }
 
-    fn holder(&self, id: MessageId, token: LeaseToken, now: Timestamp, dice: &mut Dice) -> Option<usize> {
-        let ignores_token = self.breaks(Fault::IgnoresToken, dice);
-        let ignores_end = self.breaks(Fault::IgnoresLeaseEnd, dice);
-        self.held.iter().position(|held| {
-            let own = held.lease.is_some_and(|(lease, _)| lease == token);
-            let other = ignores_token && held.id == id;
-            other || (own && (held.is_leased(now) || ignores_end))
+    fn holder(&self, id: MessageId, token: LeaseToken, now: Timestamp, random: &mut Random) -> Option<usize> {
+        let ignores_token = self.breaks(Fault::IgnoresToken, random);
+        let ignores_end = self.breaks(Fault::IgnoresLeaseEnd, random);
+        self.stored.iter().position(|stored| {
+            let own = stored.lease.is_some_and(|(lease, _)| lease == token);
+            let other = ignores_token && stored.id == id;
+            other || (own && (stored.is_leased(now) || ignores_end))
         })
     }
 
-    /// Whether the lease was there to be settled.
+    /// Whether a lease was settled.
     pub(super) fn settle(
         &mut self,
         id: MessageId,
         token: LeaseToken,
         disposition: &Disposition,
         now: Timestamp,
-        dice: &mut Dice,
+        random: &mut Random,
     ) -> bool {
-        let Some(place) = self.holder(id, token, now, dice) else {
+        let Some(position) = self.holder(id, token, now, random) else {
             return false;
         };
         match disposition {
             Disposition::Ack => {
-                if self.breaks(Fault::KeepsAcked, dice) {
-                    self.held[place].lease = None;
+                if self.breaks(Fault::KeepsAcked, random) {
+                    self.stored[position].lease = None;
                 } else {
-                    self.held.remove(place);
+                    self.stored.remove(position);
                 }
             }
             Disposition::Nack(Nack::Retry { after, .. }) => {
                 let due = self.after(now, *after);
-                let forgets = self.breaks(Fault::ForgetsAttempt, dice);
-                let held = &mut self.held[place];
-                held.lease = None;
-                held.due = due;
-                held.attempts += u32::from(!forgets);
+                let forgets = self.breaks(Fault::ForgetsAttempt, random);
+                let stored = &mut self.stored[position];
+                stored.lease = None;
+                stored.due = due;
+                stored.attempts += u32::from(!forgets);
             }
             Disposition::Nack(Nack::Release) => {
-                let held = &mut self.held[place];
-                held.lease = None;
-                held.due = now;
-                held.deliveries = held.deliveries.saturating_sub(1);
+                let stored = &mut self.stored[position];
+                stored.lease = None;
+                stored.due = now;
+                stored.deliveries = stored.deliveries.saturating_sub(1);
             }
             Disposition::Nack(Nack::DeadLetter { reason, .. }) => {
-                if self.breaks(Fault::DropsDeadLetter, dice) {
-                    self.held.remove(place);
-                } else if self.breaks(Fault::KeepsDead, dice) {
-                    self.held[place].lease = None;
+                if self.breaks(Fault::DropsDeadLetter, random) {
+                    self.stored.remove(position);
+                } else if self.breaks(Fault::KeepsDead, random) {
+                    self.stored[position].lease = None;
                 } else {
-                    self.bury(place, reason.as_str());
-                    self.held.retain(|held| held.dead.as_deref() != Some("replaced"));
+                    self.dead_letter(position, reason.as_str());
+                    self.stored.retain(|stored| stored.dead.as_deref() != Some("replaced"));
                 }
             }
         }
         true
     }
 
-    /// A move to the dead letters that stopped between the copy and the deletion.
-    pub(super) fn half_bury(&mut self, token: LeaseToken, reason: &str, now: Timestamp) {
-        let held = self.held.iter().find(|held| held.lease.is_some_and(|(lease, _)| lease == token));
-        let Some(held) = held.filter(|held| held.is_leased(now)) else {
+    /// An interrupted move to the dead letters: the copy without the deletion.
+    pub(super) fn copy_to_dead_letters(&mut self, token: LeaseToken, reason: &str, now: Timestamp) {
+        let stored = self.stored.iter().find(|stored| stored.lease.is_some_and(|(lease, _)| lease == token));
+        let Some(stored) = stored.filter(|stored| stored.is_leased(now)) else {
             return;
         };
-        let mut copy = held.clone();
-        if self.held.iter().any(|held| held.id == copy.id && held.dead.is_some()) {
+        let mut copy = stored.clone();
+        if self.stored.iter().any(|stored| stored.id == copy.id && stored.dead.is_some()) {
             return;
         }
-        copy.place = self.place();
-        self.held.push(copy);
-        self.bury(self.held.len() - 1, reason);
+        copy.sequence = self.next_sequence();
+        self.stored.push(copy);
+        self.dead_letter(self.stored.len() - 1, reason);
     }
 
     pub(super) fn extend(
@@ -299,54 +307,54 @@ impl Queue {
         token: LeaseToken,
         extension: Duration,
         now: Timestamp,
-        dice: &mut Dice,
+        random: &mut Random,
     ) -> bool {
-        let Some(place) = self.holder(id, token, now, dice) else {
+        let Some(position) = self.holder(id, token, now, random) else {
             return false;
         };
         let until = self.after(now, extension);
-        self.held[place].lease = Some((token, until));
+        self.stored[position].lease = Some((token, until));
         true
     }
 
-    /// Gives the lease of a dropped message back, its delivery still counted.
+    /// Returns the lease of a dropped message; its delivery stays counted.
     pub(super) fn give_back(&mut self, token: LeaseToken, now: Timestamp) {
-        for held in &mut self.held {
-            if held.is_leased(now) && held.lease.is_some_and(|(lease, _)| lease == token) {
-                held.lease = None;
+        for stored in &mut self.stored {
+            if stored.is_leased(now) && stored.lease.is_some_and(|(lease, _)| lease == token) {
+                stored.lease = None;
             }
         }
     }
 
-    /// Brings dead letters back to life and answers which.
+    /// Redrives dead letters and returns their ids.
     pub(super) fn redrive(&mut self, ids: Option<&[MessageId]>, now: Timestamp) -> Vec<MessageId> {
         let mut redriven = Vec::new();
-        for place in 0..self.held.len() {
-            let held = &self.held[place];
-            let chosen = ids.is_none_or(|ids| ids.contains(&held.id));
-            let taken =
-                held.dedup.is_some() && self.held.iter().any(|other| other.dead.is_none() && other.dedup == held.dedup);
-            if held.dead.is_none() || !chosen || held.is_leased(now) || taken {
+        for position in 0..self.stored.len() {
+            let stored = &self.stored[position];
+            let chosen = ids.is_none_or(|ids| ids.contains(&stored.id));
+            let taken = stored.dedup.is_some()
+                && self.stored.iter().any(|other| other.dead.is_none() && other.dedup == stored.dedup);
+            if stored.dead.is_none() || !chosen || stored.is_leased(now) || taken {
                 continue;
             }
-            let tail = self.place();
-            let held = &mut self.held[place];
-            (held.dead, held.lease, held.expires) = (None, None, None);
-            (held.deliveries, held.attempts, held.due, held.place) = (0, 0, now, tail);
-            redriven.push(held.id);
+            let tail = self.next_sequence();
+            let stored = &mut self.stored[position];
+            (stored.dead, stored.lease, stored.expires) = (None, None, None);
+            (stored.deliveries, stored.attempts, stored.due, stored.sequence) = (0, 0, now, tail);
+            redriven.push(stored.id);
         }
         redriven
     }
 
     pub(super) fn purge_dead(&mut self, now: Timestamp) -> u64 {
-        let before = self.held.len();
-        self.held.retain(|held| held.dead.is_none() || held.is_leased(now));
-        (before - self.held.len()) as u64
+        let before = self.stored.len();
+        self.stored.retain(|stored| stored.dead.is_none() || stored.is_leased(now));
+        (before - self.stored.len()) as u64
     }
 
     pub(super) fn purge_waiting(&mut self, now: Timestamp) -> u64 {
-        let before = self.held.len();
-        self.held.retain(|held| held.dead.is_some() || held.is_leased(now));
-        (before - self.held.len()) as u64
+        let before = self.stored.len();
+        self.stored.retain(|stored| stored.dead.is_some() || stored.is_leased(now));
+        (before - self.stored.len()) as u64
     }
 }

@@ -1,4 +1,4 @@
-//! Stores of tasks that break one rule each, so that nobody can doubt that the suite can fail.
+//! Task stores that break one rule each: they show that the suite can fail.
 //!
 //! [`BrokenTasks`] wraps a store that keeps the rules and spoils one thing on the way through. The tests that
 //! [`TaskFault::caught_by`] names, run on it, must find a fault.
@@ -20,12 +20,12 @@ use super::TaskHarness;
 pub use fault::TaskFault;
 use notes::Notes;
 
-/// A store that breaks one rule; none when it has no fault.
+/// A store that breaks the rule of its fault; without a fault it keeps the rules.
 #[derive(Debug)]
 pub struct BrokenTasks<S> {
     inner: S,
-    /// The same store with other routes, for what is not told.
-    silent: S,
+    /// The same store with routes without dead-task events.
+    without_events: S,
     routes: TaskRoutes,
     fault: Option<TaskFault>,
     notes: Arc<Notes>,
@@ -36,14 +36,14 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         self.fault == Some(fault)
     }
 
-    /// The store, as it is when it ends attempts.
+    /// The store that ends attempts.
     fn ending(&self) -> &S {
         let is_silent = self.has(TaskFault::RetriesWithoutMessage) || self.has(TaskFault::DropsDeadEvents);
-        if is_silent { &self.silent } else { &self.inner }
+        if is_silent { &self.without_events } else { &self.inner }
     }
 }
 
-/// A store that is broken on purpose, and how the suite reaches it.
+/// The harness of a broken store.
 #[derive(Debug)]
 pub struct BrokenTaskHarness<H> {
     harness: H,
@@ -52,7 +52,7 @@ pub struct BrokenTaskHarness<H> {
 }
 
 impl<H: TaskHarness> BrokenTaskHarness<H> {
-    /// Breaks the store that a harness reaches in one way; `None` breaks nothing.
+    /// Adds a fault to the store of a harness; `None` adds none.
     pub fn new(harness: H, fault: Option<TaskFault>) -> Self {
         Self { harness, fault, notes: Arc::default() }
     }
@@ -69,13 +69,13 @@ impl<H: TaskHarness> TaskHarness for BrokenTaskHarness<H> {
             Some(TaskFault::TellsDeathsAnyway) => spoiled.dead_events = Some(QueueName::new("nobody")?),
             _ => {}
         }
-        let mut silent = TaskRoutes { dead_events: None, ..spoiled.clone() };
+        let mut without_events = TaskRoutes { dead_events: None, ..spoiled.clone() };
         if matches!(self.fault, Some(TaskFault::RetriesWithoutMessage | TaskFault::ReplaysWithoutMessage)) {
-            silent.mode = TaskMode::Polling;
+            without_events.mode = TaskMode::Polling;
         }
         Ok(BrokenTasks {
             inner: self.harness.open(spoiled).await?,
-            silent: self.harness.open(silent).await?,
+            without_events: self.harness.open(without_events).await?,
             routes,
             fault: self.fault,
             notes: self.notes.clone(),
@@ -103,7 +103,7 @@ mod tests {
             assert!(caught.contains(test), "no broken store shows that {test} can fail");
         }
         for test in caught {
-            assert!(TASK_TESTS.contains(&test), "there is no test {test}");
+            assert!(TASK_TESTS.contains(&test), "unknown test {test}");
         }
     }
 }

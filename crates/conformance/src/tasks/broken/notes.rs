@@ -1,4 +1,4 @@
-//! What a broken store remembers in order to be broken.
+//! The state that the faults need.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,42 +6,42 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use postrider_core::Key;
 use postrider_core::task::{ClaimedTask, OutboxRow, TaskId, TaskState, TaskType};
 
-/// Notes on everything that passed through, shared by all connections, as a broken store would be.
+/// What passed through the broken store, shared by all connections.
 #[derive(Debug, Default)]
-pub(super) struct Notes(Mutex<Pages>);
+pub(super) struct Notes(Mutex<State>);
 
 #[derive(Debug, Default)]
-pub(super) struct Pages {
-    /// Every type that was ever made.
+pub(super) struct State {
+    /// Every task type so far.
     pub(super) types: BTreeSet<TaskType>,
     /// The last claim of each task that has not ended since.
     pub(super) claimed: HashMap<TaskId, ClaimedTask>,
-    /// What was claimed and could be claimed again.
+    /// A claimed task for a second claim.
     pub(super) last_claim: Option<ClaimedTask>,
-    /// Which task has a key, by type and key.
+    /// The task of each idempotency key.
     pub(super) idempotency_keys: HashMap<(TaskType, String), TaskId>,
-    /// Keys that were taken off tasks.
+    /// Ordering keys that were removed from tasks.
     pub(super) ordering_keys: HashMap<TaskId, Key>,
-    /// States that tasks are told to be in and are not.
-    pub(super) told_states: HashMap<TaskId, TaskState>,
-    /// Attempts that were made before a replay.
+    /// Wrong states to report.
+    pub(super) reported_states: HashMap<TaskId, TaskState>,
+    /// Attempts before a replay.
     pub(super) earlier_attempts: HashMap<TaskId, u32>,
-    /// Tasks that were due when they were wanted now.
+    /// Tasks that were due at a "run now".
     pub(super) moved: BTreeSet<TaskId>,
-    /// How many calls made tasks.
+    /// Calls that made tasks.
     pub(super) creations: u64,
-    /// What was given of the outbox.
+    /// Outbox rows that were taken.
     pub(super) given: Vec<OutboxRow>,
 }
 
 impl Notes {
-    pub(super) fn pages(&self) -> MutexGuard<'_, Pages> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_tenth_creation(&self) -> bool {
-        let mut pages = self.pages();
-        pages.creations += 1;
-        pages.creations == 10
+        let mut state = self.state();
+        state.creations += 1;
+        state.creations == 10
     }
 }

@@ -18,13 +18,13 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         if self.has(TaskFault::LooksBeforeItMakes)
             && let Some(taken) = taken
         {
-            let first = self.notes.pages().idempotency_keys.get(&taken).copied();
+            let first = self.notes.state().idempotency_keys.get(&taken).copied();
             if let Some(id) = first {
                 return Ok(Created { id, is_new: false, state: TaskState::Pending });
             }
             task.idempotency_key = None;
             let created = row(self.inner.create(vec![task], deadline).await?)?;
-            self.notes.pages().idempotency_keys.insert(taken, created.id);
+            self.notes.state().idempotency_keys.insert(taken, created.id);
             return Ok(created);
         }
         let created = row(self.inner.create(vec![task.clone()], deadline).await?)?;
@@ -42,11 +42,11 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
                 Err(MessagingError::TaskConflict { id, state: task.state, operation: "canceled" })
             }
             (Some(TaskFault::KeepsKeysOfTheCanceled), Some(task)) if task.ordering_key.is_some() => {
-                self.notes.pages().told_states.insert(id, TaskState::Canceled);
+                self.notes.state().reported_states.insert(id, TaskState::Canceled);
                 Ok(task.state)
             }
             (Some(TaskFault::CancelsTheEnded), Some(task)) if task.state.is_terminal() => {
-                self.notes.pages().told_states.insert(id, TaskState::Canceled);
+                self.notes.state().reported_states.insert(id, TaskState::Canceled);
                 Ok(task.state)
             }
             (Some(TaskFault::AcceptsEveryCancel), Some(task)) if task.state.is_terminal() => Ok(task.state),
@@ -60,14 +60,14 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         match (self.fault, answer) {
             (Some(TaskFault::AcceptsEveryReplay), Err(MessagingError::TaskConflict { .. })) => Ok(()),
             (Some(TaskFault::ReplaysWithCounts), Ok(())) => {
-                self.notes.pages().earlier_attempts.insert(id, before);
+                self.notes.state().earlier_attempts.insert(id, before);
                 Ok(())
             }
             (Some(TaskFault::ReplaysWithoutMessage), Ok(())) => {
-                let claimed = self.silent.claim_by_id(&[id], DAY, "nobody", deadline).await?;
+                let claimed = self.without_events.claim_by_id(&[id], DAY, "another", deadline).await?;
                 if let Some(ClaimAnswer::Claimed(task)) = claimed.into_iter().next() {
                     let outcome = TaskOutcome::Retry { after: Duration::ZERO, error: String::new() };
-                    let _ = self.silent.finish(vec![Finish { lease: task.lease, outcome }], deadline).await?;
+                    let _ = self.without_events.finish(vec![Finish { lease: task.lease, outcome }], deadline).await?;
                 }
                 Ok(())
             }
@@ -81,7 +81,7 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         match self.fault {
             Some(TaskFault::RunsNothingNow) => Ok(()),
             Some(TaskFault::MovesWhatIsDue) if is_due => {
-                self.notes.pages().moved.insert(id);
+                self.notes.state().moved.insert(id);
                 Ok(())
             }
             _ => row(self.inner.run_now(&[id], deadline).await?),

@@ -1,4 +1,4 @@
-//! What is changed on the way through.
+//! How the faults change calls and answers.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use super::{BrokenTasks, TaskFault};
 pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 
 impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
-    /// A task as it reaches the store.
+    /// The task that reaches the store.
     pub(super) fn spoil_task(&self, mut task: NewTask) -> NewTask {
-        self.notes.pages().types.insert(task.task_type.clone());
+        self.notes.state().types.insert(task.task_type.clone());
         match self.fault {
             Some(TaskFault::LosesTags) => task.tags.retain(|tag| tag.chars().any(char::is_control)),
             Some(TaskFault::AllowsOneMore) if task.retry_strategy.is_none() => {
@@ -28,7 +28,7 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
             Some(TaskFault::IgnoresOrderingKeys) => task.ordering_key = None,
             Some(TaskFault::OnlyRemembersKeys) => {
                 if let Some(key) = task.ordering_key.take() {
-                    self.notes.pages().ordering_keys.insert(task.id, key);
+                    self.notes.state().ordering_keys.insert(task.id, key);
                 }
             }
             Some(TaskFault::PassesOverTheLater) if task.scheduled_for != When::NOW => task.ordering_key = None,
@@ -37,11 +37,11 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         task
     }
 
-    /// What the store is asked to claim.
+    /// The claim that reaches the store.
     pub(super) fn spoil_claim(&self, mut claim: ClaimTasks) -> ClaimTasks {
         claim.lease = self.spoil_lease(claim.lease);
         match self.fault {
-            Some(TaskFault::ClaimsEveryType) => claim.types = self.notes.pages().types.iter().cloned().collect(),
+            Some(TaskFault::ClaimsEveryType) => claim.types = self.notes.state().types.iter().cloned().collect(),
             Some(TaskFault::ClaimsTooMany) => claim.max += 1,
             _ => {}
         }
@@ -53,25 +53,25 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         if self.has(TaskFault::AcceptsEmptyLeases) && is_no_lease { DAY } else { lease }
     }
 
-    /// A claimed task as its worker gets it.
+    /// The claimed task that reaches the worker.
     pub(super) fn spoil_claimed(&self, mut task: ClaimedTask) -> ClaimedTask {
-        let mut pages = self.notes.pages();
+        let mut state = self.notes.state();
         match self.fault {
             Some(TaskFault::HidesDeadlines) => task.time_left = None,
             Some(TaskFault::ReplaysWithCounts) => {
-                task.attempt_count += pages.earlier_attempts.get(&task.lease.id).copied().unwrap_or(0);
+                task.attempt_count += state.earlier_attempts.get(&task.lease.id).copied().unwrap_or(0);
             }
             Some(TaskFault::OnlyRemembersKeys) => {
-                task.ordering_key = pages.ordering_keys.get(&task.lease.id).cloned();
+                task.ordering_key = state.ordering_keys.get(&task.lease.id).cloned();
             }
             _ => {}
         }
-        pages.claimed.insert(task.lease.id, task.clone());
-        pages.last_claim = Some(task.clone());
+        state.claimed.insert(task.lease.id, task.clone());
+        state.last_claim = Some(task.clone());
         task
     }
 
-    /// What is claimed, with what should not be, or without what should.
+    /// The claimed tasks, with too many or too few.
     pub(super) async fn spoil_claimed_all(
         &self,
         claimed: Vec<ClaimedTask>,
@@ -79,7 +79,7 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         deadline: Deadline,
     ) -> Result<Vec<ClaimedTask>, MessagingError> {
         if self.has(TaskFault::ClaimsTwice) && claimed.is_empty() {
-            return Ok(self.notes.pages().last_claim.take().into_iter().collect());
+            return Ok(self.notes.state().last_claim.take().into_iter().collect());
         }
         let mut kept = Vec::new();
         for task in claimed {
@@ -101,8 +101,8 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
     }
 
     fn is_key_held(&self, task: &ClaimedTask) -> bool {
-        let pages = self.notes.pages();
-        let mut others = pages.claimed.values().filter(|other| other.lease.id != task.lease.id);
+        let state = self.notes.state();
+        let mut others = state.claimed.values().filter(|other| other.lease.id != task.lease.id);
         task.ordering_key.is_some() && others.any(|other| other.ordering_key == task.ordering_key)
     }
 
@@ -121,27 +121,27 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
                 Ok(again.into_iter().next().unwrap_or(ClaimAnswer::NotClaimable))
             }
             ClaimAnswer::NotClaimable if self.has(TaskFault::ClaimsWhatIsHeld) => {
-                let held = self.notes.pages().claimed.get(&id).cloned();
+                let held = self.notes.state().claimed.get(&id).cloned();
                 Ok(held.map_or(ClaimAnswer::NotClaimable, |task| ClaimAnswer::Claimed(Box::new(task))))
             }
             other => Ok(other),
         }
     }
 
-    /// A lease as it reaches the store.
+    /// The lease that reaches the store.
     pub(super) fn spoil_token(&self, lease: TaskLease) -> TaskLease {
         if self.has(TaskFault::IgnoresTokens)
-            && let Some(newest) = self.notes.pages().claimed.get(&lease.id)
+            && let Some(newest) = self.notes.state().claimed.get(&lease.id)
         {
             return newest.lease;
         }
         lease
     }
 
-    /// An end as it reaches the store.
+    /// The end that reaches the store.
     pub(super) fn spoil_finish(&self, finish: Finish) -> Finish {
         let lease = self.spoil_token(finish.lease);
-        let keyed = self.notes.pages().claimed.get(&lease.id).is_some_and(|task| task.ordering_key.is_some());
+        let keyed = self.notes.state().claimed.get(&lease.id).is_some_and(|task| task.ordering_key.is_some());
         let outcome = match (self.fault, finish.outcome) {
             (Some(TaskFault::LosesResults), TaskOutcome::Succeeded { .. }) => TaskOutcome::Succeeded { result: None },
             (Some(TaskFault::RetriesAtOnce | TaskFault::GivesEarly), TaskOutcome::Retry { error, .. }) => {
@@ -151,7 +151,7 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
                 TaskOutcome::Dead { reason: DeadReason::Permanent, error }
             }
             (Some(TaskFault::KeepsKeysOfTheDead), TaskOutcome::Dead { error, .. }) if keyed => {
-                self.notes.pages().told_states.insert(lease.id, TaskState::Dead);
+                self.notes.state().reported_states.insert(lease.id, TaskState::Dead);
                 TaskOutcome::Retry { after: DAY * 1000, error }
             }
             (Some(TaskFault::ChargesReleases), TaskOutcome::Released) => {
@@ -162,7 +162,7 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         Finish { lease, outcome }
     }
 
-    /// Ends attempts, in the broken way.
+    /// Ends attempts with the fault.
     pub(super) async fn end_all(
         &self,
         finished: Vec<Finish>,
@@ -172,7 +172,7 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         let leases: Vec<TaskLease> = finished.iter().map(|finish| finish.lease).collect();
         if self.has(TaskFault::RefusesLateEnds) {
             for lease in &leases {
-                if let Some(state) = self.has_run_out(*lease, deadline).await? {
+                if let Some(state) = self.expired_state(*lease, deadline).await? {
                     return Ok(vec![TaskStanding::Lost(Some(state)); leases.len()]);
                 }
             }
@@ -197,27 +197,27 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         }
         for (lease, standing) in leases.iter().zip(&standings) {
             if standing.is_held() && !self.has(TaskFault::IgnoresTokens) {
-                self.notes.pages().claimed.remove(&lease.id);
+                self.notes.state().claimed.remove(&lease.id);
             }
         }
         Ok(standings)
     }
 
-    /// The state of a task whose lease has run out.
-    async fn has_run_out(&self, lease: TaskLease, deadline: Deadline) -> Result<Option<TaskState>, MessagingError> {
+    /// The state of a task whose lease has expired.
+    async fn expired_state(&self, lease: TaskLease, deadline: Deadline) -> Result<Option<TaskState>, MessagingError> {
         let now = self.inner.store_time(deadline).await?;
         let task = self.inner.get(lease.id, deadline).await?;
         Ok(task.filter(|it| it.info.lease_expires_at.is_some_and(|end| end <= now)).map(|it| it.info.state))
     }
 
-    /// Reaps one lease, in the broken way.
+    /// Reaps one lease with the fault.
     pub(super) async fn reap_one(&self, mut lost: Finish, deadline: Deadline) -> Result<TaskStanding, MessagingError> {
         lost.lease = self.spoil_token(lost.lease);
-        if self.has(TaskFault::ReapsAsFailures) && self.has_run_out(lost.lease, deadline).await?.is_some() {
+        if self.has(TaskFault::ReapsAsFailures) && self.expired_state(lost.lease, deadline).await?.is_some() {
             return only(self.inner.finish(vec![lost], deadline).await?);
         }
         let store = match self.fault {
-            Some(TaskFault::DropsEventsOfTheLost) => &self.silent,
+            Some(TaskFault::DropsEventsOfTheLost) => &self.without_events,
             _ => self.ending(),
         };
         let standing = only(store.reap(vec![lost.clone()], deadline).await?)?;
@@ -230,10 +230,10 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         Ok(standing)
     }
 
-    /// Workers that are alive, told as lost.
+    /// Live leases, reported as lost.
     pub(super) fn living(&self, worker: &str) -> Vec<LostLease> {
-        let pages = self.notes.pages();
-        let living = pages.claimed.values().map(|task| LostLease {
+        let state = self.notes.state();
+        let living = state.claimed.values().map(|task| LostLease {
             lease: task.lease,
             task_type: task.task_type.clone(),
             worker: worker.to_owned(),
@@ -245,20 +245,20 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
         living.collect()
     }
 
-    /// A task as it is told.
+    /// The task as reported.
     pub(super) fn spoil_info(&self, mut info: TaskInfo) -> TaskInfo {
-        let pages = self.notes.pages();
-        if let Some(told) = pages.told_states.get(&info.id) {
+        let state = self.notes.state();
+        if let Some(told) = state.reported_states.get(&info.id) {
             info.state = *told;
         }
-        if pages.moved.contains(&info.id) {
+        if state.moved.contains(&info.id) {
             info.scheduled_for = info.scheduled_for.saturating_add(Duration::from_secs(1));
         }
-        info.attempt_count += pages.earlier_attempts.get(&info.id).copied().unwrap_or(0);
+        info.attempt_count += state.earlier_attempts.get(&info.id).copied().unwrap_or(0);
         info
     }
 
-    /// A page, in the broken way.
+    /// A page with the fault.
     pub(super) async fn page(&self, query: &TaskQuery, deadline: Deadline) -> Result<TaskPage, MessagingError> {
         let mut query = query.clone();
         let pattern = match self.fault {
@@ -289,7 +289,7 @@ impl<S: TaskStore + ScheduleStore> BrokenTasks<S> {
     }
 }
 
-/// Whether a text has a part in which an underscore stands for any letter.
+/// Whether a text contains a pattern in which an underscore matches any character.
 fn is_like(text: &str, pattern: &str) -> bool {
     let (text, pattern): (Vec<char>, Vec<char>) = (text.chars().collect(), pattern.chars().collect());
     let fits = |part: &[char]| part.iter().zip(&pattern).all(|(seen, wanted)| seen == wanted || *wanted == '_');

@@ -1,4 +1,4 @@
-//! The calls of a store that is broken.
+//! The calls of a broken store.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use postrider_core::{Deadline, MessagingError, async_trait};
 use super::spoil::DAY;
 use super::{BrokenTasks, TaskFault};
 
-/// More than any test has at a time.
+/// More tasks than any test has.
 const ALL: usize = 100_000;
 
 #[async_trait]
@@ -52,7 +52,7 @@ impl<S: TaskStore + ScheduleStore> TaskStore for BrokenTasks<S> {
         }
         let mut tasks: Vec<NewTask> = tasks.into_iter().map(|task| self.spoil_task(task)).collect();
         if self.has(TaskFault::ForgetsWhoIsNext) && self.notes.is_tenth_creation() {
-            // Nobody ever comes to the end of this one.
+            // A task that never ends.
             let endless = tasks
                 .iter()
                 .filter(|task| task.ordering_key.is_some())
@@ -108,7 +108,7 @@ impl<S: TaskStore + ScheduleStore> TaskStore for BrokenTasks<S> {
         deadline: Deadline,
     ) -> Result<Vec<ClaimAnswer>, MessagingError> {
         let lease = self.spoil_lease(lease);
-        let worker = if self.has(TaskFault::ForgetsWhoClaimed) { "somebody" } else { worker };
+        let worker = if self.has(TaskFault::ForgetsWhoClaimed) { "another" } else { worker };
         let answers = self.inner.claim_by_id(ids, lease, worker, deadline).await?;
         let mut first: HashMap<TaskId, ClaimAnswer> = HashMap::new();
         let mut spoiled = Vec::new();
@@ -179,7 +179,7 @@ impl<S: TaskStore + ScheduleStore> TaskStore for BrokenTasks<S> {
         match self.fault {
             Some(TaskFault::ExpiresNothing) => Ok(Vec::new()),
             Some(TaskFault::ExpiresTooMany) => self.inner.expire_overdue(ALL, deadline).await,
-            Some(TaskFault::DropsEventsOfTheOverdue) => self.silent.expire_overdue(limit, deadline).await,
+            Some(TaskFault::DropsEventsOfTheOverdue) => self.without_events.expire_overdue(limit, deadline).await,
             _ => self.ending().expire_overdue(limit, deadline).await,
         }
     }
@@ -284,7 +284,7 @@ impl<S: TaskStore + ScheduleStore> TaskStore for BrokenTasks<S> {
     ) -> Result<usize, MessagingError> {
         let grace = if self.has(TaskFault::IgnoresTheGrace) { Duration::ZERO } else { grace };
         if self.has(TaskFault::ResendsEveryType) {
-            let types: Vec<TaskType> = self.notes.pages().types.iter().filter(|it| *it != task_type).cloned().collect();
+            let types: Vec<TaskType> = self.notes.state().types.iter().filter(|it| *it != task_type).cloned().collect();
             for other in types {
                 self.inner.resend(&other, limit, grace, deadline).await?;
             }
@@ -301,7 +301,7 @@ impl<S: TaskStore + ScheduleStore> TaskStore for BrokenTasks<S> {
         let mut batch = self.inner.take_outbox(limit, lease, deadline).await?;
         match self.fault {
             Some(TaskFault::GivesTakenMessages) if batch.rows.is_empty() => {
-                batch.rows = std::mem::take(&mut self.notes.pages().given);
+                batch.rows = std::mem::take(&mut self.notes.state().given);
                 return Ok(batch);
             }
             Some(TaskFault::ForgetsWhatItGave) => {
@@ -311,17 +311,17 @@ impl<S: TaskStore + ScheduleStore> TaskStore for BrokenTasks<S> {
             Some(TaskFault::GivesTheYoungestFirst) => batch.rows.reverse(),
             _ => {}
         }
-        self.notes.pages().given.extend(batch.rows.iter().cloned());
+        self.notes.state().given.extend(batch.rows.iter().cloned());
         Ok(batch)
     }
 
     async fn outbox_sent(&self, rows: &[(i64, i64)], deadline: Deadline) -> Result<(), MessagingError> {
         let mut rows = rows.to_vec();
         if self.has(TaskFault::BelievesLateSenders) {
-            let pages = self.notes.pages();
+            let state = self.notes.state();
             for (id, token) in &mut rows {
-                // The last one that was given has the token that counts.
-                if let Some(newest) = pages.given.iter().rev().find(|given| given.id == *id) {
+                // The last row given has the valid token.
+                if let Some(newest) = state.given.iter().rev().find(|given| given.id == *id) {
                     *token = newest.token;
                 }
             }

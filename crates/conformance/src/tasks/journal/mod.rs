@@ -1,11 +1,11 @@
-//! What workers write down while they run tasks, and how it is judged when all is over.
+//! Journals of workers that run tasks, and their check at the end.
 //!
-//! A worker's process may be killed at any moment, so each has a file of its own to which it appends a line when an
-//! attempt begins and another when it ends. A line is handed to the system in one piece before the attempt goes on: that
-//! survives the process, and the host is not what is killed here. [`judge_tasks`] compares the lines with what the store
-//! says of its tasks afterwards, and names everything that must never happen.
+//! A worker's process may be killed at any moment, so each has its own file, to which it appends a line when an attempt
+//! begins and another when it ends. A line is written in one piece before the attempt continues, which survives a kill
+//! of the process; the host is not killed here. [`judge_tasks`] compares the lines with the store's tasks afterwards and
+//! lists all violations.
 
-mod judge;
+mod check;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use postrider_core::Timestamp;
 use postrider_core::task::TaskId;
 
-pub use judge::{judge_tasks, repeated_events};
+pub use check::{judge_tasks, repeated_events};
 
 /// What happened to an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,7 +37,7 @@ pub enum WorkEnd {
     Ok,
     /// It failed.
     Failed,
-    /// It was given back, as if it had never begun.
+    /// It was released, as if it had never begun.
     Released,
     /// It was stopped before its end.
     Dropped,
@@ -68,15 +68,15 @@ impl Moment {
 pub struct TaskEntry {
     /// The task.
     pub task: TaskId,
-    /// Which attempt, as its claim told it.
+    /// The attempt number of the claim.
     pub attempt: u32,
     /// What happened.
     pub moment: Moment,
-    /// When, by the clock of the host, which all of its processes share.
+    /// The time by the host's clock, which all processes share.
     pub at: Timestamp,
-    /// The token of the claim, where the worker knows it.
+    /// The token of the claim, if the worker has it.
     pub token: Option<i64>,
-    /// Who worked on it.
+    /// The worker.
     pub worker: String,
 }
 
@@ -95,7 +95,7 @@ impl FromStr for TaskEntry {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, Self::Err> {
-        let invalid = || format!("'{line}' is no line of a journal of tasks");
+        let invalid = || format!("invalid line '{line}' in a task journal");
         let mut parts = line.splitn(6, ' ');
         let mut next = || parts.next().ok_or_else(invalid);
         let task = next()?.parse().map_err(|_| invalid())?;
@@ -114,19 +114,19 @@ impl FromStr for TaskEntry {
 /// The journal of one worker. Clones write to the same file.
 #[derive(Debug, Clone)]
 pub struct TaskJournal {
-    // No lock: a file that is opened to append takes each line whole, at its end.
+    // No lock: a file opened for append takes each line whole, at its end.
     file: Arc<File>,
     worker: Arc<str>,
 }
 
 impl TaskJournal {
-    /// Opens a worker's journal, or goes on with it.
+    /// Opens a worker's journal to append.
     pub fn open(path: &Path, worker: &str) -> io::Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
         Ok(Self { file: Arc::new(file), worker: worker.into() })
     }
 
-    /// Writes down that the work of an attempt begins. Whoever drops the answer has stopped it.
+    /// Writes the start of an attempt. Dropping the returned value writes that it was stopped.
     #[must_use = "the work ends when this is dropped"]
     pub fn begin(&self, task: TaskId, attempt: u32, token: Option<i64>) -> AttemptNote {
         let note = AttemptNote { journal: self.clone(), task, attempt, token, end: WorkEnd::Dropped };
@@ -135,7 +135,7 @@ impl TaskJournal {
     }
 }
 
-/// An attempt whose beginning was written down. Its end is when it is dropped.
+/// An attempt whose start was written. Its end is written on drop.
 #[derive(Debug)]
 pub struct AttemptNote {
     journal: TaskJournal,
@@ -146,7 +146,7 @@ pub struct AttemptNote {
 }
 
 impl AttemptNote {
-    /// Writes down how the work ended.
+    /// Writes how the work ended.
     pub fn end(mut self, end: WorkEnd) {
         self.end = end;
     }
@@ -156,7 +156,7 @@ impl AttemptNote {
         let worker = journal.worker.to_string();
         let entry = TaskEntry { task: *task, attempt: *attempt, moment, at: Timestamp::now(), token: *token, worker };
         if let Err(error) = (&*journal.file).write_all(format!("{entry}\n").as_bytes()) {
-            // Without its lines the worker would do things that the journal denies, and a good store be accused.
+            // Work missing from the journal would accuse a correct store.
             eprintln!("the journal of tasks cannot be written: {error}; free some space and run again");
             std::process::abort();
         }
@@ -172,11 +172,11 @@ impl Drop for AttemptNote {
 /// The lines of a journal.
 pub fn read_task_journal(path: &Path) -> io::Result<Vec<TaskEntry>> {
     let text = match std::fs::read(path) {
-        // Its process died before it began.
+        // The process was killed before its first attempt.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         text => text?,
     };
-    // The last line may be cut off by the death of its writer: what was not written down whole was not begun.
+    // The kill may have cut off the last line: an attempt whose line is incomplete was not begun.
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end);
     let lines = text[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| String::from_utf8_lossy(line).parse().map_err(|why: String| io::Error::other(why))).collect()

@@ -15,9 +15,9 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_micros(1_700_000_000_000_000 + seconds * 1_000_000)
 }
 
-/// A story of tasks that can be spoiled. Each attempt takes five seconds.
+/// Valid tasks with their journal, for tests to break. Each attempt takes five seconds.
 #[derive(Default)]
-struct Story {
+struct TestTasks {
     journal: Vec<TaskEntry>,
     tasks: Vec<(TaskInfo, Vec<TaskAttempt>)>,
     events: Vec<DeadTaskEvent>,
@@ -27,9 +27,9 @@ fn entry(task: TaskId, attempt: u32, moment: Moment, seconds: i64) -> TaskEntry 
     TaskEntry { task, attempt, moment, at: at(seconds), token: None, worker: "w1".into() }
 }
 
-impl Story {
+impl TestTasks {
     /// A task whose attempts ended like this, one after another from that second on.
-    fn tell(&mut self, state: TaskState, outcomes: &[AttemptOutcome], from: i64) -> TaskId {
+    fn add_task(&mut self, state: TaskState, outcomes: &[AttemptOutcome], from: i64) -> TaskId {
         let task = NewTask::new("mail", "{}").unwrap();
         let mut attempts = Vec::new();
         for (number, outcome) in (1..).zip(outcomes) {
@@ -96,236 +96,239 @@ impl Story {
         task.id
     }
 
-    fn good() -> Self {
+    fn valid() -> Self {
         use AttemptOutcome::{Canceled, Failed, LeaseLost, Succeeded};
-        let mut story = Self::default();
-        story.tell(TaskState::Succeeded, &[Failed, Succeeded], 0);
-        story.tell(TaskState::Dead, &[Failed, Failed, LeaseLost], 0);
-        story.tell(TaskState::Canceled, &[Canceled], 0);
-        story.tell(TaskState::Canceled, &[], 0);
-        story
+        let mut tasks = Self::default();
+        tasks.add_task(TaskState::Succeeded, &[Failed, Succeeded], 0);
+        tasks.add_task(TaskState::Dead, &[Failed, Failed, LeaseLost], 0);
+        tasks.add_task(TaskState::Canceled, &[Canceled], 0);
+        tasks.add_task(TaskState::Canceled, &[], 0);
+        tasks
     }
 
-    fn judged(&self) -> Vec<String> {
+    fn violations(&self) -> Vec<String> {
         judge_tasks(std::slice::from_ref(&self.journal), &self.tasks, &self.events, LEASE)
     }
 
     /// Ends the test unless exactly one violation is named, with these words.
     #[track_caller]
     fn is_accused_of(&self, words: &str) {
-        let violations = self.judged();
+        let violations = self.violations();
         assert!(violations.len() == 1 && violations[0].contains(words), "not only '{words}': {violations:#?}");
     }
 }
 
 #[test]
-fn a_good_story_is_not_accused() {
-    assert_eq!(Story::good().judged(), Vec::<String>::new());
+fn valid_tasks_have_no_violations() {
+    assert_eq!(TestTasks::valid().violations(), Vec::<String>::new());
 }
 
 #[test]
 fn a_task_that_has_not_ended_is_named() {
-    let mut story = Story::good();
-    story.tell(TaskState::Enqueued, &[AttemptOutcome::Failed], 0);
-    story.is_accused_of("is ENQUEUED and has not ended");
+    let mut tasks = TestTasks::valid();
+    tasks.add_task(TaskState::Enqueued, &[AttemptOutcome::Failed], 0);
+    tasks.is_accused_of("is ENQUEUED and has not ended");
 }
 
 #[test]
-fn a_task_that_is_told_twice_is_named() {
-    let mut story = Story::good();
-    story.tasks.push(story.tasks[0].clone());
-    story.is_accused_of("is told twice");
+fn a_task_listed_twice_is_named() {
+    let mut tasks = TestTasks::valid();
+    tasks.tasks.push(tasks.tasks[0].clone());
+    tasks.is_accused_of("is listed twice");
 }
 
 #[test]
 fn an_attempt_that_began_twice_is_named() {
-    let mut story = Story::good();
-    let again = story.journal[0].clone();
-    story.journal.push(TaskEntry { at: at(6), token: Some(7), ..again });
-    story.is_accused_of("attempt 1 of task");
-    story.is_accused_of("began twice");
+    let mut tasks = TestTasks::valid();
+    let again = tasks.journal[0].clone();
+    tasks.journal.push(TaskEntry { at: at(6), token: Some(7), ..again });
+    tasks.is_accused_of("attempt 1 of task");
+    tasks.is_accused_of("began twice");
 }
 
 #[test]
-fn a_replay_begins_its_attempts_again() {
-    let mut story = Story::default();
-    let id = story.tell(TaskState::Dead, &[AttemptOutcome::Failed], 0);
-    let (task, attempts) = &mut story.tasks[0];
+fn a_replay_resets_attempt_numbers() {
+    let mut tasks = TestTasks::default();
+    let id = tasks.add_task(TaskState::Dead, &[AttemptOutcome::Failed], 0);
+    let (task, attempts) = &mut tasks.tasks[0];
     task.replay_count = 1;
     task.finished_at = Some(at(300));
     let replayed = TaskAttempt { replay: 1, started_at: at(200), ended_at: Some(at(206)), ..attempts[0].clone() };
     attempts.push(replayed);
-    story.events.push(DeadTaskEvent { dead_at: at(300), ..story.events[0].clone() });
-    story.journal.push(entry(id, 1, Moment::Begin, 200));
-    story.journal.push(entry(id, 1, Moment::End(WorkEnd::Failed), 205));
-    assert_eq!(story.judged(), Vec::<String>::new());
-    story.events.remove(0);
-    story.is_accused_of("after 1 replays and 1 deaths of it are told");
+    tasks.events.push(DeadTaskEvent { dead_at: at(300), ..tasks.events[0].clone() });
+    tasks.journal.push(entry(id, 1, Moment::Begin, 200));
+    tasks.journal.push(entry(id, 1, Moment::End(WorkEnd::Failed), 205));
+    assert_eq!(tasks.violations(), Vec::<String>::new());
+    tasks.events.remove(0);
+    tasks.is_accused_of("after 1 replays and has 1 dead-task events");
 }
 
 #[test]
 fn a_count_that_is_not_the_number_of_attempts_is_named() {
-    let mut story = Story::good();
-    story.tasks[2].0.attempt_count = 2;
-    story.is_accused_of("attempt_count of task");
+    let mut tasks = TestTasks::valid();
+    tasks.tasks[2].0.attempt_count = 2;
+    tasks.is_accused_of("attempt_count of task");
 }
 
 #[test]
 fn a_history_with_a_gap_or_a_repetition_is_named() {
     for number in [1, 3] {
-        let mut story = Story::default();
-        story.tell(TaskState::Dead, &[AttemptOutcome::LeaseLost, AttemptOutcome::LeaseLost], 0);
-        story.journal.clear();
-        story.tasks[0].1[1].attempt = number;
-        let violations = story.judged();
+        let mut tasks = TestTasks::default();
+        tasks.add_task(TaskState::Dead, &[AttemptOutcome::LeaseLost, AttemptOutcome::LeaseLost], 0);
+        tasks.journal.clear();
+        tasks.tasks[0].1[1].attempt = number;
+        let violations = tasks.violations();
         assert!(violations.iter().any(|it| it.contains("not one by one")), "{violations:#?}");
     }
 }
 
 #[test]
-fn a_history_that_is_told_out_of_order_is_named() {
-    let mut story = Story::good();
-    story.tasks[1].1[0].ended_at = Some(at(15));
-    story.is_accused_of("not told in the order");
+fn a_history_out_of_order_is_named() {
+    let mut tasks = TestTasks::valid();
+    tasks.tasks[1].1[0].ended_at = Some(at(15));
+    tasks.is_accused_of("not listed in the order");
 }
 
 #[test]
 fn an_attempt_that_never_ended_is_named() {
-    let mut story = Story::good();
-    story.tasks[2].1[0].ended_at = None;
-    story.is_accused_of("is told to be canceled and to have ended at None");
+    let mut tasks = TestTasks::valid();
+    tasks.tasks[2].1[0].ended_at = None;
+    tasks.is_accused_of("is recorded as canceled and as ended at None");
 }
 
 #[test]
-fn a_beginning_that_the_history_does_not_know_is_named() {
-    let mut story = Story::good();
-    let id = story.tasks[3].0.id;
-    story.journal.push(entry(id, 1, Moment::Begin, 50));
-    story.is_accused_of("its history does not know it");
-    // Unless it was given back: then it counts for nothing.
-    story.journal.push(entry(id, 1, Moment::End(WorkEnd::Released), 51));
-    assert_eq!(story.judged(), Vec::<String>::new());
-    story.journal[0].worker = "w2".into();
-    story.journal[1].worker = "w2".into();
-    story.is_accused_of("worker 'w2' began attempt 1");
+fn a_start_missing_from_the_history_is_named() {
+    let mut tasks = TestTasks::valid();
+    let id = tasks.tasks[3].0.id;
+    tasks.journal.push(entry(id, 1, Moment::Begin, 50));
+    tasks.is_accused_of("its history does not have it");
+    // A released attempt does not count.
+    tasks.journal.push(entry(id, 1, Moment::End(WorkEnd::Released), 51));
+    assert_eq!(tasks.violations(), Vec::<String>::new());
+    tasks.journal[0].worker = "w2".into();
+    tasks.journal[1].worker = "w2".into();
+    tasks.is_accused_of("worker 'w2' began attempt 1");
 }
 
 #[test]
-fn work_on_a_task_that_the_store_does_not_know_is_named() {
-    let mut story = Story::good();
-    story.journal.push(entry(TaskId::generate(), 1, Moment::Begin, 50));
-    story.is_accused_of("the store does not know it");
+fn work_on_an_unknown_task_is_named() {
+    let mut tasks = TestTasks::valid();
+    tasks.journal.push(entry(TaskId::generate(), 1, Moment::Begin, 50));
+    tasks.is_accused_of("the store has no such task");
 }
 
 #[test]
-fn an_end_without_a_beginning_is_named() {
-    let mut story = Story::good();
-    let id = story.tasks[0].0.id;
-    story.journal.push(entry(id, 2, Moment::End(WorkEnd::Ok), 60));
-    story.is_accused_of("never began it");
+fn an_end_without_a_start_is_named() {
+    let mut tasks = TestTasks::valid();
+    let id = tasks.tasks[0].0.id;
+    tasks.journal.push(entry(id, 2, Moment::End(WorkEnd::Ok), 60));
+    tasks.is_accused_of("never began it");
 }
 
 #[test]
-fn a_success_that_nobody_brought_about_is_named() {
-    let mut story = Story::good();
-    story.journal[3].moment = Moment::End(WorkEnd::Failed);
-    story.is_accused_of("nobody did its last attempt to the end");
-    story.journal.drain(2..4);
-    story.is_accused_of("nobody did its last attempt to the end");
+fn a_success_without_a_finished_attempt_is_named() {
+    let mut tasks = TestTasks::valid();
+    tasks.journal[3].moment = Moment::End(WorkEnd::Failed);
+    tasks.is_accused_of("no worker finished its last attempt");
+    tasks.journal.drain(2..4);
+    tasks.is_accused_of("no worker finished its last attempt");
 }
 
 #[test]
 fn a_second_success_is_named() {
-    let mut story = Story::good();
-    story.tasks[0].1[0].outcome = AttemptOutcome::Succeeded;
-    story.is_accused_of("2 of its attempts succeeded");
+    let mut tasks = TestTasks::valid();
+    tasks.tasks[0].1[0].outcome = AttemptOutcome::Succeeded;
+    tasks.is_accused_of("2 of its attempts succeeded");
 }
 
 #[test]
 fn too_many_attempts_are_named() {
-    let mut story = Story::good();
-    story.tasks[1].0.max_attempts = 2;
-    story.is_accused_of("was tried 3 times, at most 2 are allowed");
+    let mut tasks = TestTasks::valid();
+    tasks.tasks[1].0.max_attempts = 2;
+    tasks.is_accused_of("was tried 3 times, at most 2 are allowed");
 }
 
 #[test]
-fn a_death_that_was_not_told_is_named() {
-    let mut story = Story::good();
-    story.events.clear();
-    story.is_accused_of("is DEAD after 0 replays and 0 deaths of it are told");
+fn a_death_without_an_event_is_named() {
+    let mut tasks = TestTasks::valid();
+    tasks.events.clear();
+    tasks.is_accused_of("is DEAD after 0 replays and has 0 dead-task events");
 }
 
 #[test]
-fn a_death_that_was_told_again_is_counted_apart() {
-    let mut story = Story::good();
-    assert_eq!(repeated_events(&story.events), 0);
-    story.events.push(story.events[0].clone());
-    assert_eq!(story.judged(), Vec::<String>::new());
-    assert_eq!(repeated_events(&story.events), 1);
-    // Another time is another death.
-    story.events[1].dead_at = at(7);
-    assert_eq!(repeated_events(&story.events), 0);
-    story.is_accused_of("2 deaths of it are told");
+fn a_repeated_event_is_counted() {
+    let mut tasks = TestTasks::valid();
+    assert_eq!(repeated_events(&tasks.events), 0);
+    tasks.events.push(tasks.events[0].clone());
+    assert_eq!(tasks.violations(), Vec::<String>::new());
+    assert_eq!(repeated_events(&tasks.events), 1);
+    // An event at another time is another death.
+    tasks.events[1].dead_at = at(7);
+    assert_eq!(repeated_events(&tasks.events), 0);
+    tasks.is_accused_of("has 2 dead-task events");
 }
 
 #[test]
-fn an_event_of_what_did_not_die_is_named() {
-    let mut story = Story::good();
-    story.events[0].task_id = TaskId::generate();
-    let violations = story.judged();
-    assert!(violations.iter().any(|it| it.contains("is told, and the store does not know it")), "{violations:#?}");
-    let mut story = Story::good();
-    let alive = DeadTaskEvent { task_id: story.tasks[0].0.id, ..story.events[0].clone() };
-    story.events.push(alive);
-    story.is_accused_of("is SUCCEEDED after 0 replays and 1 deaths of it are told");
+fn an_event_of_a_task_that_did_not_die_is_named() {
+    let mut tasks = TestTasks::valid();
+    tasks.events[0].task_id = TaskId::generate();
+    let violations = tasks.violations();
+    assert!(
+        violations.iter().any(|it| it.contains("has a dead-task event, and the store has no such task")),
+        "{violations:#?}"
+    );
+    let mut tasks = TestTasks::valid();
+    let alive = DeadTaskEvent { task_id: tasks.tasks[0].0.id, ..tasks.events[0].clone() };
+    tasks.events.push(alive);
+    tasks.is_accused_of("is SUCCEEDED after 0 replays and has 1 dead-task events");
 }
 
 #[test]
-fn an_event_that_tells_another_death_is_named() {
-    let mut story = Story::good();
-    story.events[0].reason = DeadReason::Permanent;
-    story.is_accused_of("is not what it died of");
+fn an_event_with_another_death_is_named() {
+    let mut tasks = TestTasks::valid();
+    tasks.events[0].reason = DeadReason::Permanent;
+    tasks.is_accused_of("differs from its record");
 }
 
 /// Two tasks of one key, whose attempts begin at these seconds.
-fn keyed(first: AttemptOutcome, state: TaskState, second_begins: i64) -> Story {
-    let mut story = Story::default();
-    story.tell(state, &[first], 0);
-    story.tell(TaskState::Succeeded, &[AttemptOutcome::Succeeded], second_begins);
-    for (task, _) in &mut story.tasks {
+fn keyed(first: AttemptOutcome, state: TaskState, second_begins: i64) -> TestTasks {
+    let mut tasks = TestTasks::default();
+    tasks.add_task(state, &[first], 0);
+    tasks.add_task(TaskState::Succeeded, &[AttemptOutcome::Succeeded], second_begins);
+    for (task, _) in &mut tasks.tasks {
         task.ordering_key = Some(Key::new("ordering key", "k").unwrap());
     }
-    story
+    tasks
 }
 
 #[test]
 fn two_attempts_of_one_key_at_once_are_named() {
     let done = |second| keyed(AttemptOutcome::Succeeded, TaskState::Succeeded, second);
-    assert_eq!(done(5).judged(), Vec::<String>::new());
+    assert_eq!(done(5).violations(), Vec::<String>::new());
     done(4).is_accused_of("key 'k' of type mail: attempt 1 of task");
     // Other keys may run at the same time.
-    let mut story = done(4);
-    story.tasks[1].0.ordering_key = Some(Key::new("ordering key", "l").unwrap());
-    assert_eq!(story.judged(), Vec::<String>::new());
+    let mut tasks = done(4);
+    tasks.tasks[1].0.ordering_key = Some(Key::new("ordering key", "l").unwrap());
+    assert_eq!(tasks.violations(), Vec::<String>::new());
 }
 
 #[test]
 fn a_lost_worker_is_protected_for_its_lease_and_no_longer() {
     let lost = |second| keyed(AttemptOutcome::LeaseLost, TaskState::Dead, second);
-    assert_eq!(lost(30).judged(), Vec::<String>::new());
+    assert_eq!(lost(30).violations(), Vec::<String>::new());
     lost(28).is_accused_of("key 'k' of type mail: attempt 1 of task");
-    // It may go on for long after that: what it does is nobody's.
-    let mut story = lost(30);
-    let late = entry(story.tasks[0].0.id, 1, Moment::End(WorkEnd::Ok), 90);
-    story.journal.push(late);
-    assert_eq!(story.judged(), Vec::<String>::new());
+    // It may run on long after that without a violation.
+    let mut tasks = lost(30);
+    let late = entry(tasks.tasks[0].0.id, 1, Moment::End(WorkEnd::Ok), 90);
+    tasks.journal.push(late);
+    assert_eq!(tasks.violations(), Vec::<String>::new());
 }
 
 #[test]
 fn two_attempts_of_one_task_at_once_are_named() {
-    let mut story = Story::good();
-    story.journal[1].at = at(11);
-    story.is_accused_of("attempt 2 of task");
+    let mut tasks = TestTasks::valid();
+    tasks.journal[1].at = at(11);
+    tasks.is_accused_of("attempt 2 of task");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::super::{BreakerState, FIRST_HOLD};
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn failures_of_the_store_open_it_and_nothing_reaches_the_store_then() {
+async fn failures_of_the_store_open_it_and_then_no_call_reaches_the_store() {
     let script = Script::new();
     for _ in 0..2 {
         let mut check = Box::pin(script.guarded.health_check(Deadline::default()));
@@ -61,7 +61,7 @@ async fn a_cancelled_call_counts_as_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_receive_that_waits_is_no_failure_however_long() {
+async fn a_long_wait_of_a_receive_is_no_failure() {
     let script = Script::new();
     let (queue, options) = (orders(), ReceiveOptions::default().wait(Duration::from_secs(3600)));
     let mut receive = Box::pin(script.guarded.receive_messages(&queue, &options, Deadline::never()));
@@ -74,19 +74,19 @@ async fn a_receive_that_waits_is_no_failure_however_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_is_made_whole_after_the_probe_and_others_need_not_wait_for_it() {
+async fn a_call_follows_its_probe_and_does_not_block_others() {
     let wait = Duration::from_secs(20);
     let (queue, options) = (orders(), ReceiveOptions::default().wait(wait));
     let script = Script::half_open().await;
     let mut receive = Box::pin(script.guarded.receive_messages(&queue, &options, Deadline::never()));
     begin(&mut receive).await;
     let probe = script.call();
-    assert_eq!((probe.wait, probe.patience), (Duration::ZERO, Some(OPEN)));
+    assert_eq!((probe.wait, probe.time_left), (Duration::ZERO, Some(OPEN)));
     probe.answer.send(Ok(())).unwrap();
     begin(&mut receive).await;
     assert_eq!(script.state(), BreakerState::Closed { failures: 0 });
     let call = script.call();
-    assert_eq!((call.wait, call.patience), (wait, None), "it is not cut to the time of a probe");
+    assert_eq!((call.wait, call.time_left), (wait, None), "it keeps its own wait and deadline");
 }
 
 #[tokio::test(start_paused = true)]
@@ -108,7 +108,7 @@ async fn a_call_whose_probe_fails_is_not_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_its_caller_gave_too_little_time_says_nothing() {
+async fn a_probe_with_too_short_a_deadline_counts_as_nothing() {
     let (queue, script) = (orders(), Script::half_open().await);
     let second = Duration::from_secs(1);
     let mut send = Box::pin(script.guarded.send_batch(&queue, vec![Message::new("a")], Deadline::after(second)));
@@ -133,11 +133,11 @@ async fn a_callers_own_deadline_is_no_failure_of_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_has_an_end_although_its_caller_has_none() {
+async fn a_probe_has_a_time_limit_although_its_caller_has_none() {
     let script = Script::half_open().await;
     let mut probe = Box::pin(script.guarded.health_check(Deadline::never()));
     begin(&mut probe).await;
-    assert_eq!(script.call().patience, Some(OPEN));
+    assert_eq!(script.call().time_left, Some(OPEN));
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,11 +145,11 @@ async fn a_closed_breaker_leaves_deadlines_alone() {
     let script = Script::new();
     let mut check = Box::pin(script.guarded.health_check(Deadline::never()));
     begin(&mut check).await;
-    assert_eq!(script.call().patience, None);
+    assert_eq!(script.call().time_left, None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_call_is_refused_but_close_and_what_is_about_leases() {
+async fn every_call_but_close_settle_and_extend_is_refused() {
     let guarded = Guarded::new(MemoryStore::new().open(), SETTINGS);
     let (queue, queues, options) = (orders(), [orders()], ReceiveOptions::default());
     let (id, deadline) = (MessageId::generate(), Deadline::never());

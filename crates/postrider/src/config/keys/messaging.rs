@@ -14,12 +14,12 @@ const MOST_MESSAGES: u32 = 10_000;
 pub(super) const KEYS: &[Key] = &[
     Key {
         name: PROVIDER,
-        kind: Kind::Choice(|draft| &mut draft.asked.provider),
+        kind: Kind::Choice(|draft| &mut draft.store.provider),
         meaning: "Which store. Its address is in its own section, or in `url`.",
     },
     Key {
         name: URL,
-        kind: Kind::Url(|draft| &mut draft.asked.url),
+        kind: Kind::Url(|draft| &mut draft.store.url),
         meaning: "Which store, with its address. Without it and `provider`: an embedded file in the user's data \
                   folder.",
     },
@@ -27,31 +27,31 @@ pub(super) const KEYS: &[Key] = &[
         "common.messaging.default_visibility_timeout_seconds",
         |draft| &mut draft.common.messaging.default_visibility_timeout,
         (MILLISECOND, MAX_DURATION),
-        "How long a message is leased when the receiver does not say it.",
+        "Default length of a lease.",
     ),
     count(
         DEFAULT_BATCH_SIZE,
         |draft| &mut draft.common.messaging.default_batch_size,
         (1, MOST_MESSAGES),
-        "How many messages an application's receive asks for that takes its options from the configuration \
-         (`receive_options`). The commands of the program do not read it: each has a flag of its own.",
+        "Number of messages of an application's receive with the configured options (`receive_options`). The \
+         program's commands do not read it: each has its own flag.",
     ),
     count(
         MAX_BATCH_SIZE,
         |draft| &mut draft.common.messaging.max_batch_size,
         (1, MOST_MESSAGES),
-        "The most messages that one receive of the program or of an application may ask for. A server hands out at most \
-         1000 with one request, whatever it says here.",
+        "Upper bound of messages of one receive of the program or of an application. A server returns at most 1000 \
+         with one request, also when this is higher.",
     ),
     Key {
         name: "common.messaging.create_queues",
         kind: Kind::Flag(|draft| &mut draft.common.messaging.create_queues),
-        meaning: "Whether a send creates a queue that is missing.",
+        meaning: "Whether a send creates a missing queue.",
     },
     Key {
         name: "common.messaging.auto_migrate",
         kind: Kind::Flag(|draft| &mut draft.common.messaging.auto_migrate),
-        meaning: "Whether connecting makes a file and tables that are missing, and brings older ones up to date.",
+        meaning: "Whether connecting makes a missing file and missing tables, and migrates older ones.",
     },
     count(
         "common.messaging.max_message_bytes",
@@ -62,7 +62,7 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "common.messaging.dead_letter.enabled",
         kind: Kind::FixedFlag(true, "nothing is ever dropped without a record, so dead letters cannot be turned off"),
-        meaning: "Always on: a message that is given up is never dropped without a record.",
+        meaning: "Always on: no message is dropped without a record.",
     },
     count(
         "common.messaging.dead_letter.max_receive_count",
@@ -76,24 +76,25 @@ pub(super) const KEYS: &[Key] = &[
             DEAD_LETTER_SUFFIX,
             "two programs with different suffixes would disagree about which queues hold dead letters",
         ),
-        meaning: "What the name of a queue's dead letters ends with. It is the same everywhere.",
+        meaning: "Suffix of the name of a queue's dead letters. It is the same everywhere.",
     },
     count(
         "common.messaging.circuit_breaker.failure_threshold",
         |draft| &mut draft.common.messaging.circuit_breaker.failure_threshold,
         (1, 1_000_000),
-        "How many failures in a row it takes. Calls that fail together are one failure.",
+        "Number of consecutive failures that open it. Calls that fail together are one failure.",
     ),
     count(
         "common.messaging.circuit_breaker.success_threshold",
         |draft| &mut draft.common.messaging.circuit_breaker.success_threshold,
         (1, 1000),
-        "How many checks of the store's health must succeed in a row before calls are let through again.",
+        "Number of consecutive health checks that close it.",
     ),
     seconds(
         "common.messaging.circuit_breaker.timeout_seconds",
         |draft| &mut draft.common.messaging.circuit_breaker.timeout,
         (MILLISECOND, DAY),
-        "The longest time for which calls are held back before the store is tried again. The first try comes after 100 ms, each further one after twice the time.",
+        "Longest time of refusals before the store is tried again. The first try comes after 100 ms, each further one \
+         after twice the time.",
     ),
 ];

@@ -8,19 +8,19 @@ use crate::config::kind::Kind;
 pub(super) const KEYS: &[Key] = &[
     Key {
         name: MYSQL_URL,
-        kind: Kind::Url(|draft| &mut draft.asked.mysql_url),
+        kind: Kind::Url(|draft| &mut draft.store.mysql_url),
         meaning: "The database's address, like `mysql://user@host/database`.",
     },
     count(
         "common.messaging.mysql.pool_size",
         |draft| &mut draft.common.messaging.mysql.pool_size,
         (1, 10_000),
-        "How many connections are open at most.",
+        "Upper bound of open connections.",
     ),
     Key {
         name: "common.messaging.mysql.archive",
         kind: Kind::Choice(|draft| &mut draft.common.messaging.mysql.archive),
-        meaning: "Which messages are kept after their end: `all`, only purged dead letters (`failed`), or `none`.",
+        meaning: "Which messages are archived: `all`, only purged dead letters (`failed`), or `none`.",
     },
     Key {
         name: "common.messaging.mysql.archive_retention",
@@ -34,18 +34,18 @@ pub(super) const KEYS: &[Key] = &[
         "common.messaging.mysql.poll_interval_seconds",
         |draft| &mut draft.common.messaging.mysql.poll_interval,
         (MILLISECOND, HOUR),
-        "How long a waiting receiver goes without a look of its own, for what other processes send.",
+        "Poll interval of a waiting receiver, for messages of other processes.",
     ),
     seconds(
         "common.messaging.mysql.connection_timeout_seconds",
         |draft| &mut draft.common.messaging.mysql.connection_timeout,
         (MILLISECOND, HOUR),
-        "How long connecting may take, and waiting for a free connection.",
+        "Time limit of connecting, and of waiting for a free connection.",
     ),
     seconds(
         "common.messaging.mysql.statement_timeout_seconds",
         |draft| &mut draft.common.messaging.mysql.statement_timeout,
         (MILLISECOND, HOUR),
-        "How long a step of a transaction may take before it is given up.",
+        "Time limit of a step of a transaction.",
     ),
 ];

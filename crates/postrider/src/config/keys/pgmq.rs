@@ -8,25 +8,24 @@ use crate::config::kind::Kind;
 pub(super) const KEYS: &[Key] = &[
     Key {
         name: PGMQ_URL,
-        kind: Kind::Url(|draft| &mut draft.asked.pgmq_url),
+        kind: Kind::Url(|draft| &mut draft.store.pgmq_url),
         meaning: "The database's address, like `pgmq+postgres://user@host/database`.",
     },
     Key {
         name: "common.messaging.pgmq.schema",
         kind: Kind::Text(|draft| &mut draft.common.messaging.pgmq.schema),
-        meaning: "The schema that holds what PGMQ has no place for: paused queues, dedup keys and long delays.",
+        meaning: "The schema for data that PGMQ has no tables for: paused queues, dedup keys and long delays.",
     },
     count(
         "common.messaging.pgmq.pool_size",
         |draft| &mut draft.common.messaging.pgmq.pool_size,
         (1, 10_000),
-        "How many connections are open at most; listening for wake-ups takes one more.",
+        "Upper bound of open connections; listening for wake-ups takes one more.",
     ),
     Key {
         name: "common.messaging.pgmq.archive",
         kind: Kind::Choice(|draft| &mut draft.common.messaging.pgmq.archive),
-        meaning: "Which messages are kept after their end, in PGMQ's archives: `all`, only purged dead letters \
-                  (`failed`), or `none`.",
+        meaning: "Which messages are kept in PGMQ's archives: `all`, only purged dead letters (`failed`), or `none`.",
     },
     Key {
         name: "common.messaging.pgmq.archive_retention",
@@ -34,42 +33,42 @@ pub(super) const KEYS: &[Key] = &[
             at: |draft| &mut draft.common.messaging.pgmq.archive_retention,
             range: (SECOND, MAX_DURATION),
         },
-        meaning: "How long they are kept. What other clients have archived stays.",
+        meaning: "How long they are kept. Messages archived by other clients stay.",
     },
     Key {
         name: "common.messaging.pgmq.enable_pg_notify",
         kind: Kind::Flag(|draft| &mut draft.common.messaging.pgmq.enable_pg_notify),
-        meaning: "Whether a send wakes waiting receivers by `NOTIFY`; false for a pooler that hands out connections for \
-                  a transaction at a time.",
+        meaning: "Whether a send wakes waiting receivers by `NOTIFY`; false for a pooler that assigns connections per \
+                  transaction.",
     },
     seconds(
         "common.messaging.pgmq.notify_throttle_seconds",
         |draft| &mut draft.common.messaging.pgmq.notify_throttle,
         (MILLISECOND, HOUR),
-        "How long after one notification of a queue PGMQ sends no other.",
+        "Shortest time between two notifications of a queue.",
     ),
     seconds(
         "common.messaging.pgmq.poll_interval_seconds",
         |draft| &mut draft.common.messaging.pgmq.poll_interval,
         (MILLISECOND, HOUR),
-        "How long a waiting receiver goes without a look of its own, for what others send.",
+        "Poll interval of a waiting receiver, for messages of other clients.",
     ),
     Key {
         name: "common.messaging.pgmq.long_delay",
         kind: Kind::Duration { at: |draft| &mut draft.common.messaging.pgmq.long_delay, range: (SECOND, MAX_DURATION) },
-        meaning: "A message without keys that is due later than this waits in a table beside the queue, where it slows \
-                  no reader.",
+        meaning: "A message without keys that is due later than this waits in a separate table, where it does not \
+                  slow readers.",
     },
     seconds(
         "common.messaging.pgmq.connection_timeout_seconds",
         |draft| &mut draft.common.messaging.pgmq.connection_timeout,
         (MILLISECOND, HOUR),
-        "How long connecting may take, and waiting for a free connection.",
+        "Time limit of connecting, and of waiting for a free connection.",
     ),
     seconds(
         "common.messaging.pgmq.statement_timeout_seconds",
         |draft| &mut draft.common.messaging.pgmq.statement_timeout,
         (MILLISECOND, HOUR),
-        "How long a statement may take before it is given up.",
+        "Time limit of a statement.",
     ),
 ];

@@ -8,7 +8,7 @@ use crate::config::kind::Kind;
 pub(super) const KEYS: &[Key] = &[
     Key {
         name: POSTGRES_URL,
-        kind: Kind::Url(|draft| &mut draft.asked.postgres_url),
+        kind: Kind::Url(|draft| &mut draft.store.postgres_url),
         meaning: "The database's address, like `postgres://user@host/database`.",
     },
     Key {
@@ -20,12 +20,12 @@ pub(super) const KEYS: &[Key] = &[
         "common.messaging.postgres.pool_size",
         |draft| &mut draft.common.messaging.postgres.pool_size,
         (1, 10_000),
-        "How many connections are open at most. Listening takes one more.",
+        "Upper bound of open connections. Listening takes one more.",
     ),
     Key {
         name: "common.messaging.postgres.archive",
         kind: Kind::Choice(|draft| &mut draft.common.messaging.postgres.archive),
-        meaning: "Which messages are kept after their end: `all`, only purged dead letters (`failed`), or `none`.",
+        meaning: "Which messages are archived: `all`, only purged dead letters (`failed`), or `none`.",
     },
     Key {
         name: "common.messaging.postgres.archive_retention",
@@ -38,25 +38,25 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "common.messaging.postgres.poll_only",
         kind: Kind::Flag(|draft| &mut draft.common.messaging.postgres.poll_only),
-        meaning: "Whether nothing is kept in a session: no `LISTEN`, no settings. Needed behind a pooler that hands out \
-                  connections for a transaction at a time, such as PgBouncer.",
+        meaning: "Whether no session state is used: no `LISTEN`, no settings. Needed behind a pooler that assigns \
+                  connections per transaction, such as PgBouncer.",
     },
     seconds(
         "common.messaging.postgres.poll_interval_seconds",
         |draft| &mut draft.common.messaging.postgres.poll_interval,
         (MILLISECOND, HOUR),
-        "How long a waiting receiver goes without a look of its own, for what no notification told it of.",
+        "Poll interval of a waiting receiver, for messages without a notification.",
     ),
     seconds(
         "common.messaging.postgres.connection_timeout_seconds",
         |draft| &mut draft.common.messaging.postgres.connection_timeout,
         (MILLISECOND, HOUR),
-        "How long connecting may take, and waiting for a free connection.",
+        "Time limit of connecting, and of waiting for a free connection.",
     ),
     seconds(
         "common.messaging.postgres.statement_timeout_seconds",
         |draft| &mut draft.common.messaging.postgres.statement_timeout,
         (MILLISECOND, HOUR),
-        "How long a statement may take before it is given up.",
+        "Time limit of a statement.",
     ),
 ];

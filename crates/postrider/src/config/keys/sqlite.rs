@@ -8,7 +8,7 @@ use crate::config::kind::Kind;
 pub(super) const KEYS: &[Key] = &[
     Key {
         name: SQLITE_PATH,
-        kind: Kind::Path(|draft| &mut draft.asked.sqlite_path),
+        kind: Kind::Path(|draft| &mut draft.store.sqlite_path),
         meaning: "The file. A relative path begins at the current folder; without it, the file is in the user's data \
                   folder.",
     },
@@ -20,7 +20,7 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "common.messaging.sqlite.archive",
         kind: Kind::Choice(|draft| &mut draft.common.messaging.sqlite.archive),
-        meaning: "Which messages are kept after their end: `all`, only purged dead letters (`failed`), or `none`.",
+        meaning: "Which messages are archived: `all`, only purged dead letters (`failed`), or `none`.",
     },
     Key {
         name: "common.messaging.sqlite.archive_retention",
@@ -45,6 +45,6 @@ pub(super) const KEYS: &[Key] = &[
         "common.messaging.sqlite.wal_limit_bytes",
         |draft| &mut draft.common.messaging.sqlite.wal_limit_bytes,
         (64 * 1024, GIB),
-        "How large the write-ahead log may grow before it is worked into the file.",
+        "Size of the write-ahead log at which it is checkpointed into the file.",
     ),
 ];

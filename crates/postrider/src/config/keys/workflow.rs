@@ -8,22 +8,22 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "common.queues.worker_queue_prefix",
         kind: Kind::Text(|draft| &mut draft.common.queues.worker_queue_prefix),
-        meaning: "What the names of step queues begin with.",
+        meaning: "Prefix of the names of step queues.",
     },
     Key {
         name: "common.queues.orchestration_queues.task_requests",
         kind: Kind::Text(|draft| &mut draft.common.queues.orchestration_queues.task_requests),
-        meaning: "Where requests to begin a task wait.",
+        meaning: "Queue of requests to begin a task.",
     },
     Key {
         name: "common.queues.orchestration_queues.step_results",
         kind: Kind::Text(|draft| &mut draft.common.queues.orchestration_queues.step_results),
-        meaning: "Where workers report what became of their steps.",
+        meaning: "Queue of workers' step results.",
     },
     Key {
         name: "common.queues.orchestration_queues.task_finalizations",
         kind: Kind::Text(|draft| &mut draft.common.queues.orchestration_queues.task_finalizations),
-        meaning: "Where tasks wait to be brought to their end.",
+        meaning: "Queue of tasks to finish.",
     },
     Key { name: retry::STRATEGY, kind: Kind::RetryStrategy, meaning: "How the delay grows from failure to failure." },
     Key {
@@ -34,7 +34,7 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "common.retry.jitter",
         kind: Kind::RetryDelay,
-        meaning: "The most that chance adds to the delay. Needed by `constant_with_jitter`.",
+        meaning: "Upper bound of the random addition to the delay. Needed by `constant_with_jitter`.",
     },
     Key {
         name: "common.retry.initial_delay",
@@ -54,7 +54,7 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "common.retry.max_delay",
         kind: Kind::RetryDelay,
-        meaning: "No delay is longer. For `linear`, `exponential` and `exponential_with_jitter`.",
+        meaning: "Upper bound of the delay. For `linear`, `exponential` and `exponential_with_jitter`.",
     },
     Key {
         name: "common.retry.limits.max_attempts",
@@ -64,6 +64,6 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "common.retry.limits.max_total_delay",
         kind: Kind::RetryDelay,
-        meaning: "No attempt is begun later than this after the first delivery.",
+        meaning: "Longest time from the first delivery to the start of an attempt.",
     },
 ];

@@ -14,7 +14,7 @@ mod sections;
 mod stores;
 mod strategies;
 
-/// A folder of its own for a test, removed at its end.
+/// A temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -33,7 +33,7 @@ impl Folder {
         path
     }
 
-    /// A text that is the same in every run.
+    /// The text without the folder's path, which differs in every run.
     fn without(&self, text: impl ToString) -> String {
         text.to_string().replace(&format!("{}/", self.0.display()), "")
     }

@@ -10,7 +10,7 @@ fn a_token_is_given_by_its_short_variable_and_never_shown() {
     let row = config.describe().iter().find(|row| row.key == keys::HTTP_TOKEN).unwrap();
     assert_eq!((row.value.as_deref(), row.origin.to_string().as_str()), (Some("***"), "POSTRIDER_TOKEN"));
     assert!(!format!("{config:?} {:?}", config.endpoint()).contains("secret"));
-    // Nor when something is wrong with it, or it was given to a key that is no token's.
+    // Nor in an error, or as the value of another key.
     let twice = [("POSTRIDER_TOKEN", "a secret"), ("POSTRIDER__COMMON__MESSAGING__HTTP__TOKEN", "another secret")];
     let error = Config::load(&defaults().environment(twice)).unwrap_err();
     assert!(error.to_string().contains("common.messaging.http.token = *** (POSTRIDER_TOKEN)"), "{error}");
@@ -79,7 +79,7 @@ fn every_key_can_be_set_by_its_variable() {
         let mut draft = draft::Draft::default();
         let mut problems = Vec::new();
         let variables = [(environment::variable(key.name).into(), value.into())];
-        draft.lay_over(environment::read(&variables, &mut problems), &mut problems);
+        draft.apply_layer(environment::read(&variables, &mut problems), &mut problems);
         assert_eq!(problems, [], "{}", key.name);
         assert!(matches!(draft.origin(key.name), Origin::Environment { .. }), "{}", key.name);
     }
@@ -116,7 +116,7 @@ fn a_higher_source_wins() {
 }
 
 #[test]
-fn the_first_file_that_is_there_is_read_and_no_other() {
+fn only_the_first_existing_file_is_read() {
     let folder = Folder::new();
     let folders = || ["none", "a", "b"].map(|name| folder.0.join(name));
     let url = || Config::load(&defaults().first_file_in(folders())).unwrap().url().as_str().to_owned();

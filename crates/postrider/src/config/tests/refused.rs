@@ -1,10 +1,10 @@
-//! What users read when something is wrong.
+//! Error texts of the configuration.
 
 use std::path::Path;
 
 use super::*;
 
-/// Every text with the errors that it leads to.
+/// Each input with its errors.
 fn refusals<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let refusal = |text: &str| {
         let folder = Folder::new();
@@ -235,7 +235,7 @@ fn queues_that_cannot_be_named_so_are_refused() {
 }
 
 #[test]
-fn a_url_that_leads_nowhere_says_who_wrote_it() {
+fn the_error_of_an_unusable_url_names_its_origin() {
     let config = load("[common.messaging]\nurl = 'kafka://rider:secret@host'").unwrap();
     let text = config.endpoint().unwrap_err().to_string();
     assert!(

@@ -1,4 +1,4 @@
-//! Which store is meant, and what else is kept in it.
+//! The choice of the message store and of the state store.
 
 use super::*;
 
@@ -108,7 +108,7 @@ fn state_is_kept_with_the_messages_or_in_the_embedded_file() {
 
 #[cfg(not(feature = "rabbitmq"))]
 #[test]
-fn a_provider_that_is_not_here_is_refused_with_those_that_are() {
+fn the_error_of_a_missing_provider_names_the_available_ones() {
     let config = load("[common.messaging]\nurl = 'amqp://host'\n").unwrap();
     let text = config.endpoint().unwrap_err().to_string();
     assert!(text.contains("'amqp:' needs a provider") && text.contains("feature 'rabbitmq'"), "{text}");
@@ -116,7 +116,7 @@ fn a_provider_that_is_not_here_is_refused_with_those_that_are() {
 
 #[cfg(not(feature = "rabbitmq"))]
 #[test]
-fn a_provider_that_this_program_does_not_have_is_told_as_such() {
+fn the_error_of_a_missing_provider_names_its_feature() {
     let error = load("[common.messaging]\nprovider = 'rabbitmq'").and_then(|config| config.endpoint().map(drop));
     let text = error.unwrap_err().to_string();
     assert!(text.contains("postrider.toml:2:1: common.messaging.provider = "), "{text}");

@@ -1,9 +1,9 @@
-//! Strategies of retrying.
+//! Retry strategies.
 
 use super::*;
 
 #[test]
-fn a_source_that_names_a_strategy_begins_anew() {
+fn a_source_that_names_a_strategy_replaces_lower_fields() {
     let folder = Folder::new();
     let file = folder
         .write("postrider.toml", "[common.retry]\nstrategy = 'linear'\nincrement = '2s'\nlimits.max_attempts = 9\n");

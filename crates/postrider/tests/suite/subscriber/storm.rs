@@ -1,8 +1,8 @@
-//! Everything goes wrong at once, and the checker looks at what became of every message.
+//! A storm of subscribers under many faults, whose history is checked.
 //!
-//! Subscribers run on a recorded store that refuses every third call, with handlers that panic, fail, hang and settle by
-//! hand; some subscribers are dropped in the middle, as by a crash. Afterwards nothing may be lost, leased twice,
-//! handled out of order or settled by a dead token.
+//! Subscribers run on a recorded store that fails every third call, with handlers that panic, fail, hang and settle
+//! explicitly; some subscribers are dropped in the middle, as by a crash. No message may be lost, leased twice, handled
+//! out of order or settled by an ended lease.
 
 mod flaky;
 
@@ -14,7 +14,7 @@ use postrider::subscriber::{Delivery, HandlerError, Shutdown, Subscriber};
 use postrider::*;
 use postrider_conformance::Harness;
 use postrider_conformance::broken::{Fault, SimulatedStore};
-use postrider_conformance::checker::{CheckOptions, FindingKind, Verdict, Way, check};
+use postrider_conformance::checker::{CheckOptions, FindingKind, Network, Verdict, check};
 use postrider_conformance::faults::Fault as NetworkFault;
 use postrider_conformance::history::History;
 use postrider_conformance::proxy::FaultProxy;
@@ -22,10 +22,10 @@ use postrider_conformance::recorded::Recorded;
 use tokio::task::JoinSet;
 
 use crate::is_long;
-use crate::place::{Place, own_name};
+use crate::test_store::{TestStore, own_name};
 use flaky::Flaky;
 
-/// How many messages share a key: enough to meet, and few enough that a large storm comes to its end.
+/// Messages per key: enough for contention, few enough for a large storm to finish.
 const MESSAGES_A_KEY: usize = 50;
 const SUBSCRIBERS: u32 = 3;
 
@@ -49,7 +49,7 @@ async fn fill(provider: &Recorded<MessagingProvider>, queue: &QueueName, count: 
     }
 }
 
-/// Panics in every tenth call, and does everything else that handlers do now and then.
+/// A handler that panics in every tenth call and shows every other behaviour at times.
 async fn misbehave(delivery: Delivery, number: usize) -> Result<(), HandlerError> {
     let first = delivery.envelope.attempts_count == 0;
     match number % 100 {
@@ -75,30 +75,29 @@ async fn misbehave(delivery: Delivery, number: usize) -> Result<(), HandlerError
     }
 }
 
-/// What a storm came to.
+/// The result of a storm.
 struct Storm {
     verdict: Verdict,
     generations: usize,
 }
 
-/// Far more than it takes: a message that is stranded must fail the storm and not prolong it.
-const MOST_GENERATIONS: usize = 300;
+/// Upper bound of generations: a stranded message must fail the storm, not prolong it.
+const MAX_GENERATIONS: usize = 300;
 
-/// Where a storm is, and how bad it is.
-struct Weather {
-    /// Reaches the store beside the faults.
+/// The setup of a storm.
+struct StormSetup {
+    /// Reaches the store without the faults.
     sender: MessagingProvider,
     messages: usize,
-    most_generations: usize,
-    /// The network between the subscribers and their server, which faults befall.
+    max_generations: usize,
+    /// The network with faults between the subscribers and their server.
     network: Option<Arc<FaultProxy>>,
 }
 
-/// Runs generations of subscribers, each of which ends before the work is done, by a stop or as by a crash, until
-/// nothing is left to do.
-async fn storm(weather: Weather, open: impl AsyncFn() -> MessagingProvider) -> Storm {
-    let Weather { sender, messages: count, most_generations, network } = weather;
-    // Queues are everybody's on some servers.
+/// Runs generations of subscribers, each stopped or dropped before the work is done, until no message is left.
+async fn storm(setup: StormSetup, open: impl AsyncFn() -> MessagingProvider) -> Storm {
+    let StormSetup { sender, messages: count, max_generations, network } = setup;
+    // On some servers queues are shared with other tests.
     let queue = QueueName::new(own_name()).unwrap();
     let history = History::new();
     let sender = Recorded::new(sender, history.clone(), 0);
@@ -107,7 +106,7 @@ async fn storm(weather: Weather, open: impl AsyncFn() -> MessagingProvider) -> S
     let calls = Arc::new(AtomicUsize::new(0));
     let mut worker = 1;
     let mut generations = 0;
-    while generations < most_generations {
+    while generations < max_generations {
         let mut generation = JoinSet::new();
         let shutdown = Shutdown::new();
         let mut monitors = Vec::new();
@@ -139,7 +138,7 @@ async fn storm(weather: Weather, open: impl AsyncFn() -> MessagingProvider) -> S
         loop {
             tokio::time::sleep(Duration::from_millis(20)).await;
             let done: u64 = monitors.iter().map(|monitor| monitor.counts().acked + monitor.counts().dead).sum();
-            // What is left then is with handlers that never return: the next generation gets it.
+            // The rest is with handlers that never return: the next generation gets it.
             idle_looks = if done == before { idle_looks + 1 } else { 0 };
             before = done;
             if (done > share && generations < 2) || idle_looks > 50 {
@@ -159,103 +158,103 @@ async fn storm(weather: Weather, open: impl AsyncFn() -> MessagingProvider) -> S
         }
     }
     sender.record_final(std::slice::from_ref(&queue), Deadline::default()).await.unwrap();
-    let mut options = CheckOptions::for_provider(sender.capabilities(), Way::Faulty);
+    let mut options = CheckOptions::for_provider(sender.capabilities(), Network::Faulty);
     options.tolerance += history.lead();
     let verdict = check(&history.events(), &options);
     sender.delete_queue(&queue, Deadline::default()).await.unwrap();
     Storm { verdict, generations }
 }
 
-fn assert_weathered(storm: &Storm) {
+fn assert_survived(storm: &Storm) {
     let Storm { verdict, generations } = storm;
     println!("{generations} generations, {} events: {verdict}", verdict.counts.events);
     assert!(verdict.is_clean(), "{verdict}");
     assert_eq!(verdict.counts.live, 0);
-    assert!(*generations > 2, "the storm was over before anything was cut short");
+    assert!(*generations > 2, "the storm ended before any subscriber was cut short");
 }
 
-/// Messages of a storm on a database server, in the long form and in the short.
+/// Messages of a long and a short storm on a database server.
 const DATABASE: [usize; 2] = [20_000, 500];
 /// The same on a broker.
 const BROKER: [usize; 2] = [5_000, 200];
 
-/// A storm in which only handlers fail, and every third call.
-fn calm(sender: MessagingProvider) -> Weather {
+/// A storm without network faults.
+fn without_network_faults(sender: MessagingProvider) -> StormSetup {
     let messages = if is_long() { 100_000 } else { 5_000 };
-    Weather { sender, messages, most_generations: MOST_GENERATIONS, network: None }
+    StormSetup { sender, messages, max_generations: MAX_GENERATIONS, network: None }
 }
 
-/// On a server, which is slower, and whose network fails too.
-async fn assert_weathered_on_server(place: Place, [long, short]: [usize; 2]) {
-    let network = Arc::new(FaultProxy::before(place.url()).await.unwrap());
-    let behind = place.endpoint_by(&network.url());
-    let weather = Weather {
+/// On a server, with network faults.
+async fn assert_survived_on_server(store: TestStore, [long, short]: [usize; 2]) {
+    let network = Arc::new(FaultProxy::before(store.url()).await.unwrap());
+    let behind = store.endpoint_by(&network.url());
+    let setup = StormSetup {
         messages: if is_long() { long } else { short },
         network: Some(network),
-        ..calm(place.connect().await)
+        ..without_network_faults(store.connect().await)
     };
-    assert_weathered(&storm(weather, async || behind.connect().await.unwrap()).await);
-    place.remove().await;
+    assert_survived(&storm(setup, async || behind.connect().await.unwrap()).await);
+    store.remove().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_doubled_or_reordered_in_memory() {
     let store = MemoryStore::new();
     let open = async || MessagingProvider::Memory(store.open());
-    assert_weathered(&storm(calm(open().await), open).await);
+    assert_survived(&storm(without_network_faults(open().await), open).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_doubled_or_reordered_on_sqlite() {
-    let place = Place::sqlite();
-    let open = async || place.connect().await;
-    assert_weathered(&storm(calm(open().await), open).await);
+    let store = TestStore::sqlite();
+    let open = async || store.connect().await;
+    assert_survived(&storm(without_network_faults(open().await), open).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the storm on every store: scripts/test --full"]
 async fn nothing_is_lost_doubled_or_reordered_on_a_spool() {
-    let place = Place::spool();
-    let open = async || place.connect().await;
-    assert_weathered(&storm(calm(open().await), open).await);
+    let store = TestStore::spool();
+    let open = async || store.connect().await;
+    assert_survived(&storm(without_network_faults(open().await), open).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_doubled_or_reordered_on_postgres() {
-    assert_weathered_on_server(Place::postgres(), DATABASE).await;
+    assert_survived_on_server(TestStore::postgres(), DATABASE).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the storm on every store: scripts/test --full"]
 async fn nothing_is_lost_doubled_or_reordered_on_mariadb() {
-    assert_weathered_on_server(Place::mariadb().await, DATABASE).await;
+    assert_survived_on_server(TestStore::mariadb().await, DATABASE).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the storm on every store: scripts/test --full"]
 async fn nothing_is_lost_doubled_or_reordered_on_pgmq() {
-    assert_weathered_on_server(Place::pgmq(), DATABASE).await;
+    assert_survived_on_server(TestStore::pgmq(), DATABASE).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the storm on every store: scripts/test --full"]
 async fn nothing_is_lost_doubled_or_reordered_on_sqs() {
-    assert_weathered_on_server(Place::sqs(), BROKER).await;
+    assert_survived_on_server(TestStore::sqs(), BROKER).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the storm on every store: scripts/test --full"]
 async fn nothing_is_lost_or_reordered_on_rabbitmq() {
-    assert_weathered_on_server(Place::rabbitmq().await, BROKER).await;
+    assert_survived_on_server(TestStore::rabbitmq().await, BROKER).await;
 }
 
-/// The same storm on stores that keep everything but one rule: the checker must say so.
+/// The same storm on stores that break one rule: the checker must find it.
 #[tokio::test(start_paused = true)]
 async fn a_storm_shows_what_a_broken_store_does() {
     async fn verdict_on(store: SimulatedStore) -> Verdict {
         let open = async || MessagingProvider::custom(store.open().await.unwrap());
-        let weather = Weather { sender: open().await, messages: 400, most_generations: 4, network: None };
-        storm(weather, open).await.verdict
+        let setup = StormSetup { sender: open().await, messages: 400, max_generations: 4, network: None };
+        storm(setup, open).await.verdict
     }
     for (fault, kind) in [
         (Fault::LosesSends, FindingKind::Lost),

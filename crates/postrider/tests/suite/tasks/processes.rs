@@ -1,4 +1,4 @@
-//! Several processes on one store of tasks: this binary starts itself again as workers and keepers, kills and stops them.
+//! Several processes on one task store: this binary starts itself again as workers and keepers, and kills or stops them.
 
 mod killed;
 mod stopped;
@@ -15,41 +15,41 @@ use tempfile::TempDir;
 
 use crate::server::{postgres_client, server_url};
 
-/// What a process is told, by environment variables.
+/// Environment variables for a process.
 const ROLE: &str = "POSTRIDER_TEST_ROLE";
 const STATE: &str = "POSTRIDER_TEST_STATE";
 const QUEUE: &str = "POSTRIDER_TEST_QUEUE";
 const NAME: &str = "POSTRIDER_TEST_NAME";
 const JOURNAL: &str = "POSTRIDER_TEST_JOURNAL";
 
-/// How long anything may take here.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit of an expected event.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Long enough that a busy machine loses none, short enough that what a dead worker held comes back soon.
+/// Long enough that a busy machine loses no lease, short enough that tasks of killed workers come back soon.
 const LEASE: Duration = Duration::from_secs(2);
 
 pub(crate) type System = Tasks<TaskStorage, MessagingProvider>;
 
-/// How tasks reach workers in a test of processes.
+/// How tasks reach workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Queue {
-    /// They look for themselves.
+    /// Workers poll.
     None,
-    /// In the tasks' own store.
+    /// By queues in the task store.
     Here,
-    /// On another server.
+    /// By queues on another server.
     At(String),
 }
 
 /// A store that several processes share.
 #[derive(Debug)]
 struct Common {
-    /// Where tasks are.
+    /// The URL of the task store.
     state: String,
     queue: Queue,
-    /// What schemas, queues and prefixes are called: a name that nobody else has.
+    /// A unique name for schemas, queues and prefixes.
     name: String,
-    /// For journals, and the file where tasks are in one.
+    /// For journals, and for the file of the task store.
     folder: TempDir,
 }
 
@@ -82,7 +82,7 @@ impl Common {
         WorkerProcess::start("tasks::processes::a_process", &variables).unwrap()
     }
 
-    /// A connection of the test's own.
+    /// The test's own connection.
     async fn system(&self) -> System {
         system(&self.state, &self.queue, &self.name).await
     }
@@ -91,7 +91,7 @@ impl Common {
         QueueName::new(format!("{}_dead", self.name)).unwrap()
     }
 
-    /// Removes what is on servers.
+    /// Removes everything on servers.
     async fn remove(self) {
         if self.state.starts_with("postgres") {
             let client = postgres_client(&self.state).await;
@@ -109,11 +109,11 @@ async fn connect(url: &str, name: &str) -> MessagingProvider {
     settings.postgres.schema = name.to_owned();
     settings.postgres.pool_size = 4;
     let endpoint = Endpoint::new(url, &settings).unwrap();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     loop {
         match endpoint.connect().await {
             Ok(provider) => return provider,
-            // A process may be started while its broker is away.
+            // A process may start while its broker is down.
             Err(error) if error.is_retryable() && Instant::now() < end => {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -134,7 +134,7 @@ async fn system(state: &str, queue: &Queue, name: &str) -> System {
     Tasks::new(TaskStorage::new(&store, routes).await.unwrap(), provider)
 }
 
-/// The other processes' side. In an ordinary run of the tests nobody has told it anything.
+/// The entry of the other processes. Does nothing in an ordinary run, without the variables.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -158,7 +158,7 @@ fn quickly() -> RetryStrategy {
 }
 
 async fn close(system: &System) {
-    // The store behind it is closed with the process.
+    // The store is closed with the process.
     let _ = system.provider().close(Deadline::default()).await;
 }
 
@@ -166,11 +166,11 @@ fn soon() -> Deadline {
     Deadline::default()
 }
 
-/// Waits until something is so, and fails when it does not become so in time.
-async fn until<F: Future<Output = bool>>(what: &str, patience: Duration, mut is_so: impl FnMut() -> F) {
-    let end = Instant::now() + patience;
-    while !is_so().await {
-        assert!(Instant::now() < end, "in {patience:?} it was not so that {what}");
+/// Waits until a condition holds, and fails after `limit`.
+async fn until<F: Future<Output = bool>>(what: &str, limit: Duration, mut holds: impl FnMut() -> F) {
+    let end = Instant::now() + limit;
+    while !holds().await {
+        assert!(Instant::now() < end, "within {limit:?} this did not become true: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

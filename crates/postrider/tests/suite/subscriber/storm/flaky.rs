@@ -1,4 +1,4 @@
-//! A store that fails every third call: before it is carried out, or by losing the answer.
+//! A store that fails every third call: before it is carried out, or by a lost answer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The contract of a provider that is reached through subscribers: receives and settles by them, the rest as it is.
+//! The contract of a provider reached through subscribers: receives and settles go through them, the rest is forwarded.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl<P: Provider + Clone> MessagingService for Through<P> {
     async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
         deadline.check("settle")?;
         let mut rows = self.settling.settle(settlements, deadline).await;
-        // Said of every row, it is said of the call.
+        // A closed connection in a row is the error of the call.
         match rows.iter().position(|row| matches!(row, Err(MessagingError::Closed { .. }))) {
             Some(closed) => Err(rows.swap_remove(closed).err().unwrap()),
             None => Ok(rows),

@@ -1,4 +1,4 @@
-//! Receiving by a subscriber: what its handlers have is taken from them.
+//! A receive by a subscriber, which takes the messages from its handlers.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,18 +9,18 @@ use postrider::*;
 use tokio::task::JoinSet;
 
 /// Upper bound of one receive's workers.
-const MOST_WORKERS: usize = 50;
+const MAX_WORKERS: usize = 50;
 
-/// Receives by a subscriber that is started for it, and stopped once its handlers have everything that was fetched.
+/// Receives by a new subscriber, which is stopped once its handlers have all fetched messages.
 pub(super) async fn receive<P: Provider + Clone>(
     provider: &P,
     queue: &QueueName,
     options: &ReceiveOptions,
     deadline: Deadline,
 ) -> Result<Vec<QueuedMessage>, MessagingError> {
-    let lent = Lent::default();
+    let leases = SharedLeases::default();
     let shutdown = Shutdown::new();
-    let (seen, until_stopped) = (lent.clone(), shutdown.clone());
+    let (seen, until_stopped) = (leases.clone(), shutdown.clone());
     let holding = tower::service_fn(move |delivery: Delivery| {
         seen.lock().seen.insert(delivered(&delivery.envelope), (delivery.body.clone(), delivery.envelope.clone()));
         let stopped = until_stopped.clone();
@@ -29,25 +29,25 @@ pub(super) async fn receive<P: Provider + Clone>(
             Ok::<_, HandlerError>(())
         }
     });
-    let subscriber = Subscriber::builder(Lender { inner: provider.clone(), lent: lent.clone() }, queue)
+    let subscriber = Subscriber::builder(LeaselessProvider { inner: provider.clone(), leases: leases.clone() }, queue)
         .handler(holding)
-        .max_workers(options.max.min(MOST_WORKERS))
+        .max_workers(options.max.min(MAX_WORKERS))
         .overfetch_factor(1.0)
         .visibility(options.visibility)
         .release_stuck_timeout(options.visibility)
         .retry_strategy(RetryStrategy::NoRetry)
         .max_deliveries(options.max_receive_count)
-        .observer(lent.clone())
+        .observer(leases.clone())
         .build()?;
     let monitor = subscriber.monitor();
     let mut running = JoinSet::new();
     running.spawn(subscriber.run(shutdown.clone()));
     let wait = deadline.at_most(options.wait);
     let answer = loop {
-        // Looked at before the leases: what is fetched after that look is not missed.
+        // Read before the leases, so that messages fetched after it are not missed.
         let health = monitor.health();
         let has_looked = health.since_last_fetch.is_some();
-        if let Some(answer) = lent.lock().answer(health.last_error, has_looked, wait.has_passed()) {
+        if let Some(answer) = leases.lock().answer(health.last_error, has_looked, wait.has_passed()) {
             break answer;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -57,25 +57,25 @@ pub(super) async fn receive<P: Provider + Clone>(
     answer
 }
 
-/// What tells a delivery from every other of the same receive.
+/// Identifies a delivery within the receive.
 type Delivered = (MessageId, u32);
 
 fn delivered(envelope: &Envelope) -> Delivered {
     (envelope.id, envelope.receive_count)
 }
 
-/// The leases of one receive. Clones are the same.
+/// The leases of one receive. Clones share them.
 #[derive(Clone, Default)]
-struct Lent(Arc<Mutex<Leases>>);
+struct SharedLeases(Arc<Mutex<Leases>>);
 
-impl Lent {
+impl SharedLeases {
     fn lock(&self) -> MutexGuard<'_, Leases> {
         self.0.lock().unwrap()
     }
 }
 
-impl Observer for Lent {
-    /// A lease that has run out in line: the suite gets it late, as it does from a slow store.
+impl Observer for SharedLeases {
+    /// A lease that expired in the buffer: the suite gets it late, as from a slow store.
     fn ended(&self, message: Ended) {
         self.lock().given_up.insert((message.id, message.receive_count));
     }
@@ -84,18 +84,18 @@ impl Observer for Lent {
 #[derive(Default)]
 struct Leases {
     is_fetching: bool,
-    /// The answer is made: nothing more is fetched.
+    /// The receive is answered: nothing more is fetched.
     is_over: bool,
-    /// In the order in which the store handed them out.
+    /// In the order of the store.
     held: Vec<(Delivered, QueuedMessage)>,
-    /// What handlers got to see.
+    /// The deliveries that reached handlers.
     seen: HashMap<Delivered, (Bytes, Envelope)>,
-    /// What the subscriber is done with, whether or not a handler got to see it.
+    /// The deliveries that the subscriber has finished, with or without a handler.
     given_up: HashSet<Delivered>,
 }
 
 impl Leases {
-    /// The answer to the receive, once there is one: everything that was fetched and handed to a handler, or nothing.
+    /// The answer to the receive, once there is one: all fetched messages, or none.
     fn answer(
         &mut self,
         error: Option<MessagingError>,
@@ -108,7 +108,7 @@ impl Leases {
         }
         let answer = match error {
             _ if !self.held.is_empty() => Ok(self.taken_from_handlers()),
-            // A wait ends empty-handed when the connection is closed under it.
+            // A wait ends without messages when the connection is closed.
             Some(MessagingError::Closed { .. }) if has_looked => Ok(Vec::new()),
             Some(error) => Err(error),
             None if has_looked && is_late => Ok(Vec::new()),
@@ -127,22 +127,22 @@ impl Leases {
     }
 }
 
-/// Gives the subscriber messages without their leases, which stay with the suite: the subscriber neither renews nor ends
-/// them.
-struct Lender<P> {
+/// Gives the subscriber messages without their leases, which stay with the suite: the subscriber neither renews nor
+/// settles them.
+struct LeaselessProvider<P> {
     inner: P,
-    lent: Lent,
+    leases: SharedLeases,
 }
 
-impl<P> Lender<P> {
-    fn lend(&self, message: QueuedMessage) -> QueuedMessage {
+impl<P> LeaselessProvider<P> {
+    fn without_lease(&self, message: QueuedMessage) -> QueuedMessage {
         let (body, envelope, receipt) = (message.message.clone(), message.envelope.clone(), message.receipt().clone());
-        self.lent.lock().held.push((delivered(&envelope), message));
+        self.leases.lock().held.push((delivered(&envelope), message));
         QueuedMessage::new(body, envelope, receipt, Arc::new(NotReturned))
     }
 }
 
-/// The lease is elsewhere.
+/// Ignores the return: the suite has the lease.
 pub(super) struct NotReturned;
 
 impl ReturnLease for NotReturned {
@@ -150,7 +150,7 @@ impl ReturnLease for NotReturned {
 }
 
 #[async_trait]
-impl<P: Provider> MessagingService for Lender<P> {
+impl<P: Provider> MessagingService for LeaselessProvider<P> {
     fn provider_name(&self) -> &'static str {
         self.inner.provider_name()
     }
@@ -168,7 +168,7 @@ impl<P: Provider> MessagingService for Lender<P> {
     ) -> Result<SettledAndReceived, MessagingError> {
         let settled = vec![Ok(()); settlements.len()];
         {
-            let mut leases = self.lent.lock();
+            let mut leases = self.leases.lock();
             if leases.is_over {
                 return Ok(SettledAndReceived { settled, received: Ok(Vec::new()) });
             }
@@ -177,9 +177,10 @@ impl<P: Provider> MessagingService for Lender<P> {
         let answer = self.inner.settle_and_receive(Vec::new(), queues, options, deadline).await;
         let answer = answer.map(|SettledAndReceived { received, .. }| SettledAndReceived {
             settled,
-            received: received.map(|messages| messages.into_iter().map(|message| self.lend(message)).collect()),
+            received: received
+                .map(|messages| messages.into_iter().map(|message| self.without_lease(message)).collect()),
         });
-        self.lent.lock().is_fetching = false;
+        self.leases.lock().is_fetching = false;
         answer
     }
 
@@ -217,7 +218,7 @@ impl<P: Provider> MessagingService for Lender<P> {
         _: &ReceiveOptions,
         _: Deadline,
     ) -> Result<Option<QueuedMessage>, MessagingError> {
-        unreachable!("a subscriber asks for no message by its id")
+        unreachable!("a subscriber does not receive by id")
     }
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {

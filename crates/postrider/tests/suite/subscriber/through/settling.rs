@@ -1,4 +1,4 @@
-//! Settling by a subscriber: it gets a message for each settlement, and what it settles is the suite's lease.
+//! A settle by a subscriber: it gets a message for each settlement and settles the suite's lease.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,17 +12,17 @@ use tokio::task::JoinSet;
 
 use super::receiving::NotReturned;
 
-/// Rows of one batch: as many as a subscriber settles in one call.
+/// Rows of one batch, as of a subscriber's settle.
 const BATCH: usize = 1000;
 const WORKERS: usize = 4;
 
-/// Long, because the suite's own leases are the ones that run out.
+/// Long, because the suite's own leases must expire first.
 const VISIBILITY: Duration = Duration::from_secs(3600);
 
-/// A subscriber that settles what it is asked to.
+/// A subscriber that makes the suite's settlements.
 pub(super) struct Settling {
     requests: Requests,
-    /// The subscriber; it ends with this.
+    /// The subscriber, which ends on drop.
     _running: JoinSet<()>,
 }
 
@@ -54,7 +54,7 @@ impl Settling {
         let mut running = JoinSet::new();
         running.spawn(async move {
             let report = subscriber.run(Shutdown::new()).await;
-            panic!("nobody has asked it to stop: {report}");
+            panic!("the subscriber stopped by itself: {report}");
         });
         Self { requests, _running: running }
     }
@@ -62,7 +62,7 @@ impl Settling {
     pub(super) async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> RowResults<()> {
         let mut answers = Vec::with_capacity(settlements.len());
         for settlement in settlements {
-            // No subscriber settles a lease twice; the suite does, and the second waits for the first.
+            // A subscriber never settles a lease twice; the suite does, so the second settle waits for the first.
             while self.requests.is_under_way(&settlement) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -84,39 +84,39 @@ fn unanswered() -> Result<(), MessagingError> {
     Err(MessagingError::OutcomeUnknown { operation: "settle", ids: Vec::new(), source: None })
 }
 
-/// The settlements that the suite has asked for. Clones are the same.
+/// The settlements of the suite. Clones share them.
 #[derive(Clone, Default)]
 struct Requests {
-    all: Arc<Mutex<All>>,
+    all: Arc<Mutex<RequestState>>,
     added: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct All {
-    /// By the id of the message that stands for it.
+struct RequestState {
+    /// By the id of the message that represents it.
     requests: HashMap<MessageId, Request>,
-    /// Those that the subscriber has not fetched yet.
+    /// Settlements that the subscriber has not fetched yet.
     unfetched: VecDeque<MessageId>,
-    /// The leases that they end.
+    /// The leases of the settlements.
     leases: HashSet<LeaseToken>,
 }
 
 struct Request {
     settlement: Settlement,
-    /// What the store said of it last.
-    said: Result<(), MessagingError>,
+    /// The store's last answer.
+    last_answer: Result<(), MessagingError>,
     answer: oneshot::Sender<Result<(), MessagingError>>,
 }
 
 impl Requests {
-    fn lock(&self) -> MutexGuard<'_, All> {
+    fn lock(&self) -> MutexGuard<'_, RequestState> {
         self.all.lock().unwrap()
     }
 
     fn is_under_way(&self, settlement: &Settlement) -> bool {
         let is_under_way = self.lock().leases.contains(&settlement.receipt.token());
         if is_under_way {
-            // The first may be of the same call, of which the subscriber has not heard yet.
+            // The first one may be in the same call and not fetched yet.
             self.added.notify_one();
         }
         is_under_way
@@ -128,30 +128,30 @@ impl Requests {
         let mut all = self.lock();
         all.leases.insert(settlement.receipt.token());
         all.unfetched.push_back(id);
-        all.requests.insert(id, Request { settlement, said: unanswered(), answer });
+        all.requests.insert(id, Request { settlement, last_answer: unanswered(), answer });
         answered
     }
 
-    /// Messages that stand for settlements which the subscriber does not know of yet.
+    /// Messages that represent unfetched settlements.
     fn fetch(&self, queue: &QueueName, most: usize) -> Vec<QueuedMessage> {
         let mut all = self.lock();
         let count = most.min(all.unfetched.len());
         all.unfetched.drain(..count).map(|id| message(queue, id)).collect()
     }
 
-    /// What the suite wants to become of the message that this one stands for.
+    /// The suite's disposition for the represented message.
     fn disposition(&self, id: MessageId) -> Disposition {
         self.lock().requests[&id].settlement.disposition.clone()
     }
 
-    /// What the subscriber settles, on the suite's leases.
-    fn asked_by(&self, settlements: Vec<Settlement>, limits: &Limits) -> Vec<Settlement> {
+    /// The subscriber's settlements on the suite's leases.
+    fn on_suite_leases(&self, settlements: Vec<Settlement>, limits: &Limits) -> Vec<Settlement> {
         let all = self.lock();
         let of = |own: Settlement| {
             let asked = all.requests[&own.receipt.message_id()].settlement.clone();
             match asked.clone().checked(limits) {
                 Ok(_) => Settlement { receipt: asked.receipt, worker: asked.worker, ..own },
-                // No subscriber asks for what no store does: it makes the best of it. The suite wants to see it refused.
+                // A subscriber adjusts invalid settlements. The suite must see them refused.
                 Err(_) => asked,
             }
         };
@@ -161,11 +161,11 @@ impl Requests {
     fn note(&self, settlements: &[Settlement], rows: &Result<RowResults<()>, MessagingError>) {
         let mut all = self.lock();
         for (at, own) in settlements.iter().enumerate() {
-            let said = match rows {
+            let last_answer = match rows {
                 Ok(rows) => rows[at].clone(),
                 Err(error) => Err(error.clone()),
             };
-            all.requests.get_mut(&own.receipt.message_id()).unwrap().said = said;
+            all.requests.get_mut(&own.receipt.message_id()).unwrap().last_answer = last_answer;
         }
     }
 }
@@ -193,14 +193,14 @@ fn message(queue: &QueueName, id: MessageId) -> QueuedMessage {
 impl Observer for Requests {
     fn ended(&self, message: Ended) {
         let mut all = self.lock();
-        let Request { settlement, said, answer } = all.requests.remove(&message.id).unwrap();
+        let Request { settlement, last_answer, answer } = all.requests.remove(&message.id).unwrap();
         all.leases.remove(&settlement.receipt.token());
-        // The suite may wait no longer.
-        let _ = answer.send(if message.outcome == Outcome::Unknown { unanswered() } else { said });
+        // The suite may have stopped waiting.
+        let _ = answer.send(if message.outcome == Outcome::Unknown { unanswered() } else { last_answer });
     }
 }
 
-/// Where the subscriber finds the settlements, and carries them out.
+/// The provider from which the subscriber gets settlements and through which it makes them.
 struct Requested<P> {
     inner: P,
     requests: Requests,
@@ -219,10 +219,10 @@ impl<P: Provider> MessagingService for Requested<P> {
 
     async fn settle(&self, settlements: Vec<Settlement>, deadline: Deadline) -> Result<RowResults<()>, MessagingError> {
         let limits = &self.inner.capabilities().limits;
-        let rows = self.inner.settle(self.requests.asked_by(settlements.clone(), limits), deadline).await;
+        let rows = self.inner.settle(self.requests.on_suite_leases(settlements.clone(), limits), deadline).await;
         self.requests.note(&settlements, &rows);
         match rows {
-            // A subscriber ends with its store, and the suite goes on.
+            // A closed store would end the subscriber, but the suite continues.
             Err(closed @ MessagingError::Closed { .. }) => Ok(vec![Err(closed); settlements.len()]),
             rows => rows,
         }
@@ -237,7 +237,7 @@ impl<P: Provider> MessagingService for Requested<P> {
     ) -> Result<SettledAndReceived, MessagingError> {
         let rows = settlements.len();
         let settled = if rows == 0 { Ok(Vec::new()) } else { self.settle(settlements, deadline).await };
-        // Of the fetch nothing is to be said: it went well.
+        // The fetch always succeeds.
         let settled = settled.unwrap_or_else(|error| vec![Err(error); rows]);
         Ok(SettledAndReceived { settled, received: Ok(self.requests.fetch(&queues[0], options.max)) })
     }
@@ -276,7 +276,7 @@ impl<P: Provider> MessagingService for Requested<P> {
         _: &ReceiveOptions,
         _: Deadline,
     ) -> Result<Option<QueuedMessage>, MessagingError> {
-        unreachable!("a subscriber asks for no message by its id")
+        unreachable!("a subscriber does not receive by id")
     }
 
     async fn ensure_queue(&self, _: &QueueName, _: Deadline) -> Result<(), MessagingError> {

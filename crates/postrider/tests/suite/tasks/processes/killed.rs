@@ -1,4 +1,4 @@
-//! Workers and keepers that are killed again and again: each task ends in exactly one way.
+//! Workers and keepers that are killed repeatedly: each task ends exactly once.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,10 +21,10 @@ use crate::server::server_url;
 const TYPES: [&str; 2] = ["mail", "bill"];
 const KEEPERS: usize = 2;
 const WORKERS: usize = 4;
-/// No task is unlucky so often.
+/// More attempts than the kills that can hit one task.
 const MAX_ATTEMPTS: u32 = 20;
 
-/// What is asked of a storm.
+/// The size of a storm.
 #[derive(Debug, Clone, Copy)]
 struct Storm {
     tasks: usize,
@@ -46,18 +46,18 @@ impl Storm {
 fn task(number: usize) -> NewTask {
     let task = NewTask::new(TYPES[number % 2], number.to_string()).unwrap();
     let task = task.max_attempts(MAX_ATTEMPTS).retry_strategy(quickly());
-    // Some are ordered, so few keys that they would meet if nothing kept them apart.
+    // Some are ordered, with few keys for contention.
     if number.is_multiple_of(5) { task.ordering_key(format!("k{}", number / 5 % 20)).unwrap() } else { task }
 }
 
-/// Makes tasks while workers and keepers are killed and replaced, until every task has ended. `trouble` is called once
-/// in the middle.
-async fn storm(common: Common, storm: Storm, trouble: impl FnOnce()) {
+/// Makes tasks while workers and keepers are killed and replaced, until every task has ended. `fault` is called once in
+/// the middle.
+async fn storm(common: Common, storm: Storm, fault: impl FnOnce()) {
     let seed: u64 = rand::random();
     println!("{}, {storm:?}, seed {seed}", common.name);
     let mut chance = StdRng::seed_from_u64(seed);
     let system = common.system().await;
-    // Before anything is killed: a broker that dies while it makes a queue can leave one behind that nobody can use.
+    // Before any kill: a broker that dies while it makes a queue can leave an unusable one behind.
     let routes = system.client().store().routes();
     for task_type in TYPES {
         let queue = routes.queue(&task_type.parse().unwrap()).unwrap();
@@ -72,7 +72,7 @@ async fn storm(common: Common, storm: Storm, trouble: impl FnOnce()) {
     let mut running: Vec<(&str, usize, WorkerProcess, Instant)> =
         (0..KEEPERS).map(|_| "keeper").chain((0..WORKERS).map(|_| "worker")).map(&mut start).collect();
     let mut made = 0;
-    let mut trouble = Some(trouble);
+    let mut fault = Some(fault);
     for kill in 0..storm.kills {
         let until = storm.tasks * (kill + 1) / storm.kills;
         for row in system.client().create_many((made..until).map(task).collect(), soon()).await.unwrap() {
@@ -80,10 +80,10 @@ async fn storm(common: Common, storm: Storm, trouble: impl FnOnce()) {
         }
         made = until;
         let (role, number, victim, since) = running.swap_remove(chance.random_range(0..running.len()));
-        // It has done some work, and now it is anywhere.
+        // The victim has done some work and may be anywhere in its next attempt.
         let lines = chance.random_range(1..2_000);
         let journal = common.journal(number);
-        self::until("the victim does something", Duration::from_secs(60), || async {
+        self::until("the victim has made progress", Duration::from_secs(60), || async {
             match role {
                 "worker" => {
                     let written = std::fs::metadata(&journal).map_or(0, |metadata| metadata.len());
@@ -99,9 +99,9 @@ async fn storm(common: Common, storm: Storm, trouble: impl FnOnce()) {
         victim.kill().unwrap();
         running.push(start(role));
         if kill == storm.kills / 2
-            && let Some(trouble) = trouble.take()
+            && let Some(fault) = fault.take()
         {
-            trouble();
+            fault();
         }
     }
     let patience = Duration::from_secs(if is_long() { 900 } else { 120 });
@@ -124,8 +124,8 @@ async fn storm(common: Common, storm: Storm, trouble: impl FnOnce()) {
     assert_eq!(tasks.len(), storm.tasks);
     assert!(dead > 0, "some must die");
     let lost = tasks.iter().flat_map(|(_, attempts)| attempts).filter(|attempt| is_lost(attempt)).count();
-    // In a short storm over a broker chance may spare everybody.
-    assert!(lost > 0 || storm.tasks < Storm::large().tasks, "nobody was interrupted");
+    // A short storm over a broker may by chance interrupt no attempt.
+    assert!(lost > 0 || storm.tasks < Storm::large().tasks, "no attempt was interrupted");
     close(&system).await;
     common.remove().await;
 }
@@ -150,14 +150,14 @@ async fn has_no_work(system: &System) -> bool {
 
 type Found = (Vec<(TaskInfo, Vec<TaskAttempt>)>, Vec<DeadTaskEvent>);
 
-/// Everything that the store knows, and every event that was sent.
+/// All tasks and attempts in the store, and all sent events.
 async fn gather(system: &System, common: &Common, tasks: usize) -> Found {
     let mut all = Vec::with_capacity(tasks);
     let mut query = TaskQuery { limit: 1000, ..TaskQuery::default() };
     loop {
         let page = system.client().list(&query, soon()).await.unwrap();
         for task in page.tasks {
-            // Most succeeded at their first attempt, and of these the row says all there is.
+            // Most tasks succeeded at their first attempt; their row has everything.
             let attempts = system.client().attempts(task.id, soon()).await.unwrap();
             all.push((task, attempts));
         }
@@ -173,7 +173,7 @@ async fn gather(system: &System, common: &Common, tasks: usize) -> Found {
     loop {
         let received = match system.provider().receive_messages(&common.dead_events(), &options, soon()).await {
             Ok(received) => received,
-            // The broker was away, and this connection may still be finding its way back.
+            // The broker was down, and this connection may still be reconnecting.
             Err(error) if error.is_retryable() && Instant::now() < end => continue,
             Err(error) => panic!("{error}"),
         };
@@ -183,7 +183,7 @@ async fn gather(system: &System, common: &Common, tasks: usize) -> Found {
         }
         for message in received {
             events.push(serde_json::from_slice(&message.message).unwrap());
-            // One that is not taken comes again, and an event that is told twice is one.
+            // A failed ack repeats the event, and a repeated event counts once.
             let _ = system.provider().ack_message(&common.dead_events(), message, soon()).await;
         }
     }
@@ -191,7 +191,7 @@ async fn gather(system: &System, common: &Common, tasks: usize) -> Found {
 
 /// The worker's side.
 pub(super) async fn work(system: System, journal: &Path) {
-    // Handlers panic by design, and the test's output is for what is not meant.
+    // Handlers panic on purpose; keep that out of the test's output.
     std::panic::set_hook(Box::new(|_| {}));
     let name = format!("w{}", std::process::id());
     let journal = TaskJournal::open(journal, &name).unwrap();
@@ -202,7 +202,7 @@ pub(super) async fn work(system: System, journal: &Path) {
             let note = journal.begin(task.id(), task.attempt(), None);
             tokio::time::sleep(Duration::from_micros(number * 7919 % 4000)).await;
             let answer = match number % 100 {
-                // Once, and then it goes well.
+                // Fails once, then succeeds.
                 3..=12 if task.attempt() == 1 => Err(HandlerError::retryable("not yet")),
                 14 if task.attempt() == 1 => panic!("not yet either"),
                 15 | 16 => Err(HandlerError::permanent("never")),

@@ -1,4 +1,4 @@
-//! A worker that is stopped for longer than its lease lasts, and goes on as if nothing had happened.
+//! A worker that is stopped for longer than its lease and then continues.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use nix::unistd::Pid;
 use postrider::task::{AttemptOutcome, NewTask, TaskState};
 use postrider::tasks::{HandlerError, Shutdown, TaskContext};
 
-use super::{Common, LEASE, PATIENCE, Queue, System, close, quickly, soon, until};
+use super::{Common, LEASE, Queue, System, TIME_LIMIT, close, quickly, soon, until};
 
 const FAILS: &str = "fails";
 const SUCCEEDS: &str = "succeeds";
 
-/// The worker's side: its handlers say that they have begun, and end a little later.
+/// The worker's side: its handlers report their start and end a little later.
 pub(super) async fn work(system: System, journal: &Path) {
     let folder = journal.parent().unwrap().to_owned();
     let handle = move |task: TaskContext| {
@@ -44,10 +44,10 @@ async fn a_late_worker_changes_nothing(common: Common) {
     let late = common.start("stopped", 2);
     let pid = Pid::from_raw(late.id().try_into().unwrap());
     let file = |name: &str| common.folder.path().join(name);
-    until("both have begun", PATIENCE, || async { file("succeeds.begun").exists() && file("fails.begun").exists() })
+    until("both have begun", TIME_LIMIT, || async { file("succeeds.begun").exists() && file("fails.begun").exists() })
         .await;
     kill(pid, Signal::SIGSTOP).unwrap();
-    until("both are taken from it", PATIENCE, || async {
+    until("both are taken from it", TIME_LIMIT, || async {
         let mut are_taken = true;
         for id in &made {
             are_taken &= system.client().get(*id, soon()).await.unwrap().info.state == TaskState::Enqueued;
@@ -55,7 +55,7 @@ async fn a_late_worker_changes_nothing(common: Common) {
         are_taken
     })
     .await;
-    // The next attempt of one is under way in this process, that of the other has ended.
+    // In this process the next attempt of one is running, that of the other has ended.
     let (begun, go_on) =
         (std::sync::Arc::new(tokio::sync::Semaphore::new(0)), std::sync::Arc::new(tokio::sync::Semaphore::new(0)));
     let (told, gate) = (begun.clone(), go_on.clone());
@@ -74,20 +74,16 @@ async fn a_late_worker_changes_nothing(common: Common) {
     begun.acquire_many(2).await.unwrap().forget();
     std::fs::write(file("goes_on"), "").unwrap();
     kill(pid, Signal::SIGCONT).unwrap();
-    until("the late worker has answered both", PATIENCE, || async {
+    until("the late worker has answered both", TIME_LIMIT, || async {
         file("succeeds.ended").exists() && file("fails.ended").exists()
     })
     .await;
-    // It has told the store by the time that it has begun and ended something else.
+    // Once it has run another task, it has reported both results to the store.
     let another = NewTask::new("late", "another").unwrap();
     let another = system.client().create(another, soon()).await.unwrap().id;
     system.client().ended(another, soon()).await.unwrap();
     let running = system.client().get(made[1], soon()).await.unwrap().info;
-    assert_eq!(
-        (running.state, running.attempt_count),
-        (TaskState::Processing, 2),
-        "it is still with the newer attempt"
-    );
+    assert_eq!((running.state, running.attempt_count), (TaskState::Processing, 2), "the newer attempt still has it");
     go_on.add_permits(1);
     for id in made {
         let task = system.client().ended(id, soon()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Workers around one queue, whose calls overlap, fail, and lose their answers.
+//! Workers on one queue, whose calls overlap, fail, and lose their answers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use postrider_core::{DeadLetterReason, Disposition, LeaseToken, MessageId, Nack, QueueName, Timestamp};
 
-use super::dice::Dice;
-use super::queue::{Fault, Held, NewMessage, Queue};
+use super::queue::{Fault, NewMessage, Queue, StoredMessage};
+use super::random::Random;
 use crate::checker::CheckOptions;
 use crate::history::{
     BodyHash, DeadRecord, Delivery, Event, FinalState, LeaseOutcome, Operation, Outcome, Purged, ReceiveCall,
@@ -18,52 +18,52 @@ pub(super) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A history of a queue with that fault, and how it is to be judged.
+/// A history of a queue with the fault, and the options to check it with.
 pub(super) fn history(seed: u64, fault: Option<Fault>) -> (Vec<Event>, CheckOptions) {
-    let mut dice = Dice::new(seed);
-    let resolution = if dice.percent(70) { Duration::from_micros(1) } else { ms(50) };
-    let clock_skew = if dice.percent(80) { Duration::ZERO } else { ms(2) };
-    let mut world = World {
+    let mut random = Random::new(seed);
+    let resolution = if random.percent(70) { Duration::from_micros(1) } else { ms(50) };
+    let clock_skew = if random.percent(80) { Duration::ZERO } else { ms(2) };
+    let mut simulation = Simulation {
         clock_skew,
         queue: Queue::new(resolution, fault),
-        trouble: [0, 5, 25][dice.below(3)],
-        slowness: [ms(1), ms(30), ms(200)][dice.below(3)],
+        failure_percent: [0, 5, 25][random.below(3)],
+        max_latency: [ms(1), ms(30), ms(200)][random.below(3)],
         // A fault needs time to show.
-        calls_left: if fault.is_some() { 600 } else { 150 + dice.below(150) },
+        calls_left: if fault.is_some() { 600 } else { 150 + random.below(150) },
         now: Timestamp::from_micros(1_000_000_000),
-        agenda: BinaryHeap::new(),
+        timeline: BinaryHeap::new(),
         calls: BTreeMap::new(),
         number: 0,
         receipts: Vec::new(),
         resends: Vec::new(),
         events: Vec::new(),
-        dice,
+        random,
     };
-    for worker in 0..2 + world.dice.below(5) as u32 {
-        world.at(world.now, Step::Begin(worker));
+    for worker in 0..2 + simulation.random.below(5) as u32 {
+        simulation.at(simulation.now, Step::Begin(worker));
     }
-    world.run();
-    world.finish();
+    simulation.run();
+    simulation.finish();
     let options =
         CheckOptions { time_resolution: resolution, tolerance: Duration::ZERO, clock_skew, ..CheckOptions::default() };
-    (world.events, options)
+    (simulation.events, options)
 }
 
-pub(super) struct World {
-    pub(super) dice: Dice,
+pub(super) struct Simulation {
+    pub(super) random: Random,
     pub(super) queue: Queue,
-    /// How far a worker's clock goes before or after the queue's.
+    /// Largest difference between the clocks of a worker and the queue.
     clock_skew: Duration,
-    /// How many calls in a hundred go wrong.
-    trouble: usize,
-    /// How long a call takes at most, before and after its effect.
-    slowness: Duration,
+    /// The percentage of calls that fail or lose their answer.
+    failure_percent: usize,
+    /// Longest time of a call before and after its effect.
+    max_latency: Duration,
     calls_left: usize,
     pub(super) now: Timestamp,
-    agenda: BinaryHeap<Reverse<(Timestamp, u64, Step)>>,
+    timeline: BinaryHeap<Reverse<(Timestamp, u64, Step)>>,
     calls: BTreeMap<u64, Call>,
     number: u64,
-    /// What somebody was handed, and since when it is known.
+    /// Receipts of deliveries, and since when they are known.
     pub(super) receipts: Vec<(Timestamp, QueueName, MessageId, LeaseToken)>,
     /// Sends without an answer, to be made again.
     pub(super) resends: Vec<(Timestamp, SendCall)>,
@@ -76,7 +76,7 @@ enum Step {
     Effect(u64),
 }
 
-/// A call under way: all its rows take effect at one moment, in their order.
+/// A call under way: all its rows take effect at one moment, in order.
 struct Call {
     worker: u32,
     start: Timestamp,
@@ -89,14 +89,14 @@ pub(super) fn orders() -> QueueName {
     QueueName::new("orders").unwrap()
 }
 
-impl World {
+impl Simulation {
     fn at(&mut self, time: Timestamp, step: Step) {
         self.number += 1;
-        self.agenda.push(Reverse((time, self.number, step)));
+        self.timeline.push(Reverse((time, self.number, step)));
     }
 
     fn run(&mut self) {
-        while let Some(Reverse((time, _, step))) = self.agenda.pop() {
+        while let Some(Reverse((time, _, step))) = self.timeline.pop() {
             self.now = time;
             match step {
                 Step::Begin(worker) => {
@@ -115,23 +115,23 @@ impl World {
         }
     }
 
-    /// Starts a call: when it takes effect, and when its caller stops waiting, are two things.
+    /// Starts a call. It may take effect after its caller has stopped waiting.
     fn begin(&mut self, worker: u32, rows: Vec<Operation>) {
         let start = self.now;
-        let effect = start.saturating_add(self.dice.duration(self.slowness));
-        let answer = effect.saturating_add(self.dice.duration(self.slowness));
+        let effect = start.saturating_add(self.random.duration(self.max_latency));
+        let answer = effect.saturating_add(self.random.duration(self.max_latency));
         let mut call = Call { worker, start, end: answer, rows, answered: true };
         let mut happens = true;
-        if self.dice.percent(self.trouble) {
+        if self.random.percent(self.failure_percent) {
             call.answered = false;
-            call.end = start.saturating_add(self.dice.duration(self.slowness));
-            happens = self.dice.percent(70);
-            if !happens && self.dice.percent(50) {
+            call.end = start.saturating_add(self.random.duration(self.max_latency));
+            happens = self.random.percent(70);
+            if !happens && self.random.percent(50) {
                 call.rows.iter_mut().for_each(fail);
             }
             self.give_up(&call);
         }
-        let next = call.end.saturating_add(self.dice.duration(ms(20)));
+        let next = call.end.saturating_add(self.random.duration(ms(20)));
         if happens {
             self.schedule(effect, call);
         }
@@ -145,7 +145,7 @@ impl World {
         self.at(effect, Step::Effect(number));
     }
 
-    /// What the caller of an unanswered call knows.
+    /// Records what the caller of an unanswered call knows.
     fn give_up(&mut self, call: &Call) {
         for row in &call.rows {
             if let Operation::Send(send) = row
@@ -177,9 +177,9 @@ impl World {
         }
     }
 
-    /// The queue's part of one row. Its answer is filled in; a caller that has gone never sees it.
+    /// Applies one row to the queue and fills in its answer; a caller that has given up never sees it.
     fn carry_out(&mut self, row: &mut Operation, end: Timestamp, answered: bool) {
-        let (now, queue, dice) = (self.now, &mut self.queue, &mut self.dice);
+        let (now, queue, random) = (self.now, &mut self.queue, &mut self.random);
         match row {
             Operation::Send(call) => {
                 let message = NewMessage {
@@ -189,18 +189,18 @@ impl World {
                     delay: call.delay,
                     expires: call.expires_in,
                 };
-                call.outcome = Outcome::Done(queue.send(&message, now, dice));
+                call.outcome = Outcome::Done(queue.send(&message, now, random));
             }
             Operation::Receive(call) => {
-                let (max, dead) = (1 + dice.below(4), call.queue.holds_dead_letters());
+                let (max, dead) = (1 + random.below(4), call.queue.holds_dead_letters());
                 let limit = call.max_receive_count;
-                let received = queue.receive(dead, max, call.visibility, limit, now, dice);
-                if !answered && dice.percent(50) {
-                    // The messages of a receive that was given up are dropped, and given back best effort.
+                let received = queue.receive(dead, max, call.visibility, limit, now, random);
+                if !answered && random.percent(50) {
+                    // The messages of an abandoned receive are dropped and returned, best effort.
                     received.iter().for_each(|(token, _)| queue.give_back(*token, now));
                 }
                 if answered {
-                    let receipts = received.iter().map(|(token, held)| (end, call.queue.clone(), held.id, *token));
+                    let receipts = received.iter().map(|(token, stored)| (end, call.queue.clone(), stored.id, *token));
                     self.receipts.extend(receipts);
                 }
                 call.outcome = Outcome::Done(received.into_iter().map(delivery).collect());
@@ -208,20 +208,20 @@ impl World {
             Operation::Settle(call) => {
                 if let Disposition::Nack(Nack::DeadLetter { reason, .. }) = &call.disposition
                     && !answered
-                    && dice.percent(30)
+                    && random.percent(30)
                 {
-                    queue.half_bury(call.token, reason.as_str(), now);
+                    queue.copy_to_dead_letters(call.token, reason.as_str(), now);
                 } else {
-                    let done = queue.settle(call.id, call.token, &call.disposition, now, dice);
+                    let done = queue.settle(call.id, call.token, &call.disposition, now, random);
                     call.outcome = if done { LeaseOutcome::Done } else { LeaseOutcome::Expired };
                 }
             }
             Operation::Extend(call) => {
-                let done = queue.extend(call.id, call.token, call.extension, now, dice);
+                let done = queue.extend(call.id, call.token, call.extension, now, random);
                 call.outcome = if done { LeaseOutcome::Done } else { LeaseOutcome::Expired };
             }
             Operation::Dropped(dropped) => {
-                if dice.percent(70) {
+                if random.percent(70) {
                     queue.give_back(dropped.token, now);
                 }
             }
@@ -242,33 +242,33 @@ impl World {
         }
     }
 
-    /// Drains the queue, or leaves it as it is, and looks at what is there.
+    /// Drains the queue, or leaves it, and records its final state.
     fn finish(&mut self) {
-        if self.dice.percent(80) {
+        if self.random.percent(80) {
             self.drain();
         }
-        let drained = !self.queue.held.iter().any(|held| held.dead.is_none());
-        let dead = self.queue.held.iter().filter_map(|held| {
+        let drained = !self.queue.stored.iter().any(|stored| stored.dead.is_none());
+        let dead = self.queue.stored.iter().filter_map(|stored| {
             Some(DeadRecord {
-                id: held.id,
+                id: stored.id,
                 origin: orders(),
-                reason: DeadLetterReason::from(held.dead.as_deref()?),
-                deliveries_count: held.deliveries,
-                body_hash: body(held.body),
+                reason: DeadLetterReason::from(stored.dead.as_deref()?),
+                deliveries_count: stored.deliveries,
+                body_hash: body(stored.body),
             })
         });
-        let live = self.queue.held.iter().filter(|held| held.dead.is_none()).map(|held| held.id);
+        let live = self.queue.stored.iter().filter(|stored| stored.dead.is_none()).map(|stored| stored.id);
         let state = FinalState {
             queue: orders(),
             dead_letters: dead.collect(),
-            live: (!drained || self.dice.percent(50)).then(|| live.collect()),
+            live: (!drained || self.random.percent(50)).then(|| live.collect()),
         };
         let call = self.next_drain_call();
         self.record(&call, state.into());
     }
 
     fn drain(&mut self) {
-        // A broken queue may keep what was acknowledged for ever; a correct one is empty long before.
+        // A broken queue may keep acknowledged messages forever; a correct one is empty long before.
         for _ in 0..400 {
             let call = self.next_drain_call();
             let mut row = ReceiveCall { queue: orders(), ..self.choose_receive() }.into();
@@ -278,8 +278,8 @@ impl World {
                 return;
             };
             if received.is_empty() {
-                let live = self.queue.held.iter().filter(|held| held.dead.is_none());
-                let Some(next) = live.map(Held::next_at).filter(|at| *at > self.now).min() else {
+                let live = self.queue.stored.iter().filter(|stored| stored.dead.is_none());
+                let Some(next) = live.map(StoredMessage::next_at).filter(|at| *at > self.now).min() else {
                     return;
                 };
                 self.now = next;
@@ -306,14 +306,14 @@ pub(super) fn body(body: u64) -> BodyHash {
     BodyHash::of(&body.to_le_bytes())
 }
 
-fn delivery((token, held): (LeaseToken, Held)) -> Delivery {
+fn delivery((token, stored): (LeaseToken, StoredMessage)) -> Delivery {
     Delivery {
-        id: held.id,
+        id: stored.id,
         token,
-        receive_count: held.deliveries,
-        attempts_count: held.attempts,
-        ordering_key: held.key,
-        body_hash: body(held.body),
+        receive_count: stored.deliveries,
+        attempts_count: stored.attempts,
+        ordering_key: stored.key,
+        body_hash: body(stored.body),
     }
 }
 

@@ -1,10 +1,10 @@
-//! When things took effect, as far as can be told from outside.
+//! When calls took effect, as far as callers can know.
 
 use std::time::Duration;
 
 use postrider_core::Timestamp;
 
-/// The moments between which something took effect.
+/// The interval in which a call took effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) start: Timestamp,
@@ -13,8 +13,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Whether this took effect before the other for certain. Clocks tick in microseconds, so that two times that
-    /// are equal have no order.
+    /// Whether this certainly took effect before the other. Clocks tick in microseconds, so equal times have no order.
     pub(super) fn is_before(self, other: Self) -> bool {
         self.end < other.start
     }
@@ -22,39 +21,39 @@ impl Span {
 
 /// A send or a redrive that may have put a message into a queue.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Birth {
+pub(super) struct Arrival {
     pub(super) event: usize,
     pub(super) span: Span,
     pub(super) delay: Duration,
 }
 
-/// How many there were, and since when.
+/// Bulk redrives with an unknown outcome: their number and the first one.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct LooseRedrives {
+pub(super) struct UnknownRedrives {
     pub(super) count: u32,
-    /// The first one: its start and its place in the history.
+    /// The first one: its start and its position in the history.
     first: Option<(Timestamp, usize)>,
 }
 
-impl LooseRedrives {
+impl UnknownRedrives {
     pub(super) fn add(&mut self, start: Timestamp, event: usize) {
         self.count += 1;
         self.first = Some(self.first.map_or((start, event), |first| first.min((start, event))));
     }
 
-    /// The first one. From its start on, each moment may have been one's.
-    pub(super) fn first(&self) -> Option<Birth> {
+    /// The first one, which may have taken effect at any time from its start on.
+    pub(super) fn first(&self) -> Option<Arrival> {
         let (start, event) = self.first?;
-        Some(Birth { event, span: Span { start, end: Timestamp::MAX }, delay: Duration::ZERO })
+        Some(Arrival { event, span: Span { start, end: Timestamp::MAX }, delay: Duration::ZERO })
     }
 
-    /// Whether one may have happened by then.
+    /// Whether one may have taken effect by then.
     pub(super) fn possible_by(&self, time: Timestamp) -> bool {
         self.first.is_some_and(|(start, _)| start <= time)
     }
 }
 
-/// Removals from a queue, sorted so that the first one that can have touched a message is found at once.
+/// Removals from a queue, sorted for a binary search of the first one that can have removed a message.
 #[derive(Debug, Default)]
 pub(super) struct Removals(Vec<Span>);
 
@@ -63,8 +62,8 @@ impl Removals {
         self.0.push(span);
     }
 
-    /// Sorts by end, and gives each the earliest start among itself and those that end later.
-    pub(super) fn seal(&mut self) {
+    /// Sorts by end, and gives each the earliest start among itself and later ends.
+    pub(super) fn finish(&mut self) {
         self.0.sort_by_key(|span| span.end);
         let mut earliest = Timestamp::MAX;
         for span in self.0.iter_mut().rev() {
@@ -73,20 +72,20 @@ impl Removals {
         }
     }
 
-    /// The earliest moment at which a message that was born at `birth` or later can have been removed.
-    pub(super) fn earliest(&self, birth: Timestamp) -> Option<Timestamp> {
-        let first = self.0.partition_point(|span| span.end < birth);
+    /// The earliest time at which a message that arrived at `arrival` or later can have been removed.
+    pub(super) fn earliest(&self, arrival: Timestamp) -> Option<Timestamp> {
+        let first = self.0.partition_point(|span| span.end < arrival);
         self.0.get(first).map(|span| span.start)
     }
 }
 
-/// When a message may have been redriven.
+/// The possible redrives of a message.
 #[derive(Debug, Default)]
 pub(super) struct Redrives {
     spans: Vec<Span>,
     /// For each, the latest end so far.
     latest_end: Vec<Timestamp>,
-    /// The latest start of one that was answered.
+    /// The latest start of an answered one.
     last_certain: Option<Timestamp>,
 }
 
@@ -98,7 +97,7 @@ impl Redrives {
         self.spans.push(span);
     }
 
-    pub(super) fn seal(&mut self) {
+    pub(super) fn finish(&mut self) {
         self.spans.sort_by_key(|span| span.start);
         let ends = self.spans.iter().map(|span| span.end);
         let latest = ends.scan(None, |latest, end| {
@@ -122,12 +121,12 @@ impl Redrives {
         self.spans.first().is_some_and(|first| first.start <= time)
     }
 
-    /// Whether one took effect after that for certain.
+    /// Whether one certainly took effect after that time.
     pub(super) fn certain_after(&self, time: Timestamp) -> bool {
         self.last_certain.is_some_and(|start| start > time)
     }
 
-    /// Whether one may have taken effect in that time.
+    /// Whether one may have taken effect between those times.
     pub(super) fn possible_between(&self, from: Timestamp, to: Timestamp) -> bool {
         let begun = self.spans.partition_point(|span| span.start <= to);
         begun.checked_sub(1).is_some_and(|last| self.latest_end[last] >= from)

@@ -1,4 +1,4 @@
-//! What one test works with: connections, and names of its own.
+//! The fixture of a test: connections and its own names.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -14,19 +14,19 @@ use super::messages::take_all;
 use super::steps::list_all;
 use crate::probe::{Stop, soon};
 
-/// A lease that lasts until a test lets it run out.
+/// A lease that lasts until a test lets it expire.
 pub(super) const LEASE: Duration = Duration::from_secs(60);
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
 pub(super) const INSTANT: Duration = Duration::from_millis(1);
 
-/// More than any test has at a time.
+/// More than any test has.
 pub(super) const MANY: usize = 1000;
 
-/// What one test works with.
-pub(super) struct Bench<'h, H> {
+/// The fixture of one test.
+pub(super) struct Fixture<'h, H> {
     pub(super) harness: &'h H,
-    /// What the names of this test begin with.
+    /// The prefix of this test's names.
     run: String,
     types: Mutex<BTreeSet<TaskType>>,
     queues: Mutex<BTreeSet<QueueName>>,
@@ -41,7 +41,7 @@ fn noted<T: Ord>(names: &Mutex<BTreeSet<T>>) -> BTreeSet<T> {
     std::mem::take(&mut *names.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-impl<'h, H: TaskHarness> Bench<'h, H> {
+impl<'h, H: TaskHarness> Fixture<'h, H> {
     pub(super) fn new(harness: &'h H) -> Self {
         Self {
             harness,
@@ -52,7 +52,7 @@ impl<'h, H: TaskHarness> Bench<'h, H> {
         }
     }
 
-    /// A type of this test's own.
+    /// A task type of this test.
     pub(super) fn task_type(&self, tag: &str) -> Result<TaskType, Stop> {
         let task_type = TaskType::new(format!("{}_{tag}", self.run))?;
         note(&self.types, task_type.clone());
@@ -60,36 +60,36 @@ impl<'h, H: TaskHarness> Bench<'h, H> {
         Ok(task_type)
     }
 
-    /// The name of a schedule of this test's own.
+    /// The name of a schedule of this test.
     pub(super) fn schedule_name(&self, tag: &str) -> String {
         let name = format!("{}_{tag}", self.run);
         note(&self.schedules, name.clone());
         name
     }
 
-    /// Workers look for themselves, and nobody is told of deaths.
+    /// Routes for polling workers, without dead-task events.
     pub(super) fn polling(&self) -> TaskRoutes {
         TaskRoutes { queue_prefix: "p_".to_owned(), ..TaskRoutes::default() }
     }
 
-    /// Ids are sent to queues in the store itself.
+    /// Routes that send ids to queues in the store itself.
     pub(super) fn here(&self) -> TaskRoutes {
         TaskRoutes { mode: TaskMode::Queue, post: Post::Here, queue_prefix: "q_".to_owned(), dead_events: None }
     }
 
-    /// Ids are sent to queues elsewhere.
+    /// Routes that send ids to queues of another store.
     pub(super) fn elsewhere(&self) -> TaskRoutes {
         TaskRoutes { post: Post::Outbox, ..self.here() }
     }
 
-    /// The same routes, with a queue for the events of deaths.
-    pub(super) fn telling(&self, routes: TaskRoutes) -> Result<(TaskRoutes, QueueName), Stop> {
+    /// The same routes with a queue for dead-task events.
+    pub(super) fn with_dead_events(&self, routes: TaskRoutes) -> Result<(TaskRoutes, QueueName), Stop> {
         let queue = QueueName::new(format!("{}_dead", self.run))?;
         note(&self.queues, queue.clone());
         Ok((TaskRoutes { dead_events: Some(queue.clone()), ..routes }, queue))
     }
 
-    /// A worker that looks for itself.
+    /// Opens a polling worker.
     pub(super) async fn open(&self) -> Result<H::Store, Stop> {
         self.open_with(self.polling()).await
     }
@@ -98,7 +98,7 @@ impl<'h, H: TaskHarness> Bench<'h, H> {
         Ok(self.harness.open(routes).await?)
     }
 
-    /// Several workers that look for themselves.
+    /// Opens several polling workers.
     pub(super) async fn open_several(&self, count: usize) -> Result<Vec<H::Store>, Stop> {
         let mut stores = Vec::with_capacity(count);
         for _ in 0..count {
@@ -115,8 +115,7 @@ impl<'h, H: TaskHarness> Bench<'h, H> {
         self.harness.elapse(time).await;
     }
 
-    /// Leaves nothing behind that another test could meet: what is live is called off, queues and schedules are removed,
-    /// the outbox is emptied.
+    /// Leaves nothing behind for other tests: cancels live tasks, removes queues and schedules, empties the outbox.
     pub(super) async fn clean_up(&self) -> Result<(), MessagingError> {
         let store = self.harness.open(self.polling()).await?;
         for name in noted(&self.schedules) {

@@ -1,4 +1,4 @@
-//! Histories made by hand, for the tests of the rules. Times are milliseconds, messages are small numbers.
+//! Handwritten histories for the tests of the rules. Times are milliseconds, messages are small numbers.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -29,11 +29,11 @@ pub(super) fn body(message: u64) -> BodyHash {
     BodyHash::of(&message.to_le_bytes())
 }
 
-/// How long a receive leases unless it says otherwise.
+/// Default length of a lease.
 pub(super) const LEASE: u64 = 1_000;
 
 #[derive(Default)]
-pub(super) struct Story {
+pub(super) struct TestHistory {
     pub(super) events: Vec<Event>,
     pub(super) options: CheckOptions,
     tokens: HashMap<LeaseToken, (QueueName, MessageId)>,
@@ -41,7 +41,7 @@ pub(super) struct Story {
     counts: HashMap<MessageId, (u32, u32)>,
 }
 
-impl Story {
+impl TestHistory {
     pub(super) fn record(&mut self, time: Range<u64>, operation: impl Into<Operation>) {
         let at = |millis| Timestamp::EPOCH.saturating_add(ms(millis));
         let (start, end) = (at(time.start), at(time.end));
@@ -80,7 +80,7 @@ impl Story {
         self.receive_with(time, &[message], |_| {})[0]
     }
 
-    /// A receive whose counts are what the story so far makes them, then changed.
+    /// A receive with the counts of the history so far, then changed.
     pub(super) fn receive_with(
         &mut self,
         time: Range<u64>,
@@ -153,7 +153,7 @@ impl Story {
         self.record(time, Dropped { queue, id, token });
     }
 
-    /// A redrive to the queue that they died in: of every one when no ids are given.
+    /// A redrive to the origin queue; of every dead letter when no ids are given.
     pub(super) fn redrive(&mut self, time: Range<u64>, messages: &[u64], known: bool) {
         let ids: Vec<_> = messages.iter().map(|message| id(*message)).collect();
         let all = messages.is_empty();
@@ -169,7 +169,7 @@ impl Story {
         self.record(time, call);
     }
 
-    /// The end: dead letters with their reason and count, and what is still there.
+    /// The final state: dead letters with reason and delivery count, and live messages.
     pub(super) fn finish(&mut self, dead: &[(u64, &str, u32)], live: &[u64]) {
         let dead_letters = dead.iter().map(|(message, reason, deliveries_count)| DeadRecord {
             id: id(*message),
@@ -188,7 +188,7 @@ impl Story {
 
     pub(super) fn verdict(&self) -> Verdict {
         let verdict = check(&self.events, &self.options);
-        // Rules may not depend on the order in which processes wrote their events.
+        // The verdict must not depend on the order in which processes wrote their events.
         let mut reversed: Vec<_> = self.events.iter().rev().cloned().collect();
         let other = check(&reversed, &self.options);
         assert_eq!(verdict.found, other.found, "the order of events changed the verdict");
@@ -197,7 +197,7 @@ impl Story {
         verdict
     }
 
-    /// Accused of this and nothing else.
+    /// Asserts that the history has findings of this kind and no other.
     #[track_caller]
     pub(super) fn assert_accused(&self, kind: FindingKind, rule: u8) -> String {
         let verdict = self.verdict();

@@ -1,4 +1,4 @@
-//! A store of a test's own, wherever it is: a file, a folder, a schema, a database, a virtual host.
+//! A private store for one test: a file, a folder, a schema, a database, a virtual host.
 
 use mysql_async::prelude::Queryable;
 use postrider::config::{Config, Sources};
@@ -8,17 +8,17 @@ use tempfile::TempDir;
 
 use crate::server::{manage, postgres_client, server_url};
 
-/// Enough connections for all workers of a test, and few enough for the server that all tests share.
+/// Connections per pool: enough for the workers of a test, few enough for the shared server.
 const POOL_SIZE: &str = "8";
 
-pub(crate) struct Place {
+pub(crate) struct TestStore {
     url: String,
     /// Options of the configuration, below `common.messaging`, and their values.
     settings: Vec<(&'static str, String)>,
     made: Made,
 }
 
-/// What was made for the test, and is removed after it.
+/// What was made for the test, to be removed after it.
 enum Made {
     Nothing,
     Folder(#[expect(dead_code, reason = "removed when it is dropped")] TempDir),
@@ -27,12 +27,12 @@ enum Made {
     VirtualHost(String),
 }
 
-/// A name that nobody else has.
+/// A unique name.
 pub(crate) fn own_name() -> String {
     format!("facade_{:016x}", rand::random::<u64>())
 }
 
-impl Place {
+impl TestStore {
     pub(crate) fn memory() -> Self {
         Self { url: "memory:".to_owned(), settings: Vec::new(), made: Made::Nothing }
     }
@@ -54,7 +54,7 @@ impl Place {
         Self::in_a_schema("POSTRIDER_POSTGRES_URL")
     }
 
-    /// A schema beside PGMQ's own. The queues are everybody's.
+    /// A schema beside PGMQ's own. The queues are shared with other tests.
     pub(crate) fn pgmq() -> Self {
         Self::in_a_schema("POSTRIDER_PGMQ_URL")
     }
@@ -88,7 +88,7 @@ impl Place {
         Self { url: format!("{broker}/{name}"), settings, made: Made::VirtualHost(name) }
     }
 
-    /// Queues of an emulator. They are everybody's, and their names are the test's own.
+    /// Queues of an emulator, shared with other tests; a prefix keeps the names unique.
     pub(crate) fn sqs() -> Self {
         let url = format!("{}{}-", server_url("POSTRIDER_SQS_URL"), own_name());
         Self { url, settings: Vec::new(), made: Made::Nothing }
@@ -102,7 +102,7 @@ impl Place {
         self.endpoint_by(&self.url)
     }
 
-    /// The same store, by a URL that leads through something to its server.
+    /// The same store by another URL, for example through a proxy.
     pub(crate) fn endpoint_by(&self, url: &str) -> Endpoint {
         let named = Sources::none().flag("--url", "common.messaging.url", url);
         let sources = self.settings.iter().fold(named, |sources, (option, value)| {
@@ -111,7 +111,7 @@ impl Place {
         Config::load(&sources).unwrap().endpoint().unwrap()
     }
 
-    /// Opens it for itself, as another process does.
+    /// Opens a separate connection, as another process does.
     pub(crate) async fn connect(&self) -> MessagingProvider {
         self.endpoint().connect().await.unwrap()
     }

@@ -28,23 +28,23 @@ async fn leased(visibility: Duration) -> (Guarded<MemoryProvider>, ReceiptHandle
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_settle_is_kept_while_it_is_open_and_then_carried_out() {
+async fn a_settle_is_deferred_while_it_is_open_and_then_made() {
     let (script, receipt) = (Script::new(), receipt().await);
     open(&script.guarded);
     let mut settle = Box::pin(script.guarded.settle(ack(&receipt), Deadline::never()));
     assert!(begin(&mut settle).await.is_none() && script.nothing_came());
     let send = script.guarded.send_message(&orders(), Message::new("a"), Deadline::never()).await;
-    assert!(is_refused(&send), "a send is not kept");
+    assert!(is_refused(&send), "a send is not deferred");
     advance(OPEN).await;
     assert!(begin(&mut settle).await.is_none());
     script.answer(Ok(()));
-    assert!(begin(&mut settle).await.is_none(), "that was the probe");
+    assert!(begin(&mut settle).await.is_none(), "the first call was the probe");
     script.answer(Ok(()));
     assert!(matches!(settle.await.unwrap()[..], [Ok(())]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_still_away_is_tried_again_and_again() {
+async fn a_store_that_is_still_down_is_probed_again() {
     let (script, receipt) = (Script::new(), receipt().await);
     open(&script.guarded);
     let queue = orders();
@@ -54,7 +54,7 @@ async fn a_store_that_is_still_away_is_tried_again_and_again() {
         advance(OPEN).await;
         assert!(begin(&mut extend).await.is_none());
         script.answer(Err(connection()));
-        assert!(begin(&mut extend).await.is_none() && script.nothing_came(), "it is kept on");
+        assert!(begin(&mut extend).await.is_none() && script.nothing_came(), "it is still deferred");
     }
     advance(OPEN).await;
     assert!(begin(&mut extend).await.is_none());
@@ -65,24 +65,24 @@ async fn a_store_that_is_still_away_is_tried_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn everything_that_was_kept_goes_on_when_anybody_finds_the_store_back() {
+async fn any_successful_probe_wakes_all_deferred_calls() {
     let (script, receipt) = (Script::new(), receipt().await);
     open(&script.guarded);
     let settle = || Box::pin(script.guarded.settle(ack(&receipt), Deadline::never()));
-    let mut kept = [settle(), settle(), settle()];
-    for settle in &mut kept {
+    let mut deferred = [settle(), settle(), settle()];
+    for settle in &mut deferred {
         assert!(begin(settle).await.is_none());
     }
     advance(OPEN).await;
     let mut check = Box::pin(script.guarded.health_check(Deadline::never()));
     assert!(begin(&mut check).await.is_none());
-    for settle in &mut kept {
+    for settle in &mut deferred {
         assert!(begin(settle).await.is_none());
     }
     script.answer(Ok(()));
     check.await.unwrap();
-    // No time passes from here on: they were told.
-    for settle in &mut kept {
+    // No time passes from here on: they were woken.
+    for settle in &mut deferred {
         assert!(begin(settle).await.is_none());
         script.answer(Ok(()));
         assert!(begin(settle).await.is_some());
@@ -90,7 +90,7 @@ async fn everything_that_was_kept_goes_on_when_anybody_finds_the_store_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_settle_is_kept_no_longer_than_its_lease() {
+async fn a_settle_is_deferred_no_longer_than_its_lease() {
     let (guarded, receipt) = leased(SECOND * 4).await;
     open(&guarded);
     let began = Instant::now();
@@ -103,7 +103,7 @@ async fn a_settle_is_kept_no_longer_than_its_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_longest_lease_counts_and_the_store_judges_the_others() {
+async fn the_longest_lease_counts_and_the_store_decides_about_the_others() {
     let (guarded, long) = leased(OPEN * 2).await;
     guarded.send_message(&orders(), Message::new("b"), Deadline::never()).await.unwrap();
     let options = ReceiveOptions::default().visibility(SECOND);
@@ -116,14 +116,14 @@ async fn the_longest_lease_counts_and_the_store_judges_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extend_that_was_kept_makes_the_lease_longer() {
+async fn a_deferred_extend_makes_the_lease_longer() {
     let (guarded, receipt) = leased(OPEN + SECOND).await;
     open(&guarded);
     guarded.extend_visibility(&orders(), &receipt, OPEN * 3, Deadline::never()).await.unwrap();
     open(&guarded);
     let began = Instant::now();
     guarded.nack_message(&orders(), receipt, Nack::Release, Deadline::never()).await.unwrap();
-    assert!(began.elapsed() >= OPEN, "it was kept past the end that the lease had first");
+    assert!(began.elapsed() >= OPEN, "it was deferred past the first end of the lease");
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,7 +131,7 @@ async fn a_lease_that_may_have_been_extended_has_no_known_end() {
     let (guarded, receipt) = leased(SECOND).await;
     let queue = orders();
     let mut extend = Box::pin(guarded.extend_visibility(&queue, &receipt, OPEN * 3, Deadline::never()));
-    // The store has it; whether it was carried out, nobody hears.
+    // The store has the call, but its answer never arrives.
     assert!(begin(&mut extend).await.is_none_or(|answer| answer.is_ok()));
     drop(extend);
     open(&guarded);
@@ -139,7 +139,7 @@ async fn a_lease_that_may_have_been_extended_has_no_known_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_settle_is_kept_no_longer_than_its_deadline() {
+async fn a_settle_is_deferred_no_longer_than_its_deadline() {
     let (guarded, receipt) = leased(OPEN * 3).await;
     open(&guarded);
     let began = Instant::now();
@@ -150,24 +150,24 @@ async fn a_settle_is_kept_no_longer_than_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn settlements_that_travel_with_a_receive_are_kept_with_it() {
+async fn settlements_with_a_receive_are_deferred_with_it() {
     let (guarded, receipt) = leased(OPEN * 2).await;
     guarded.send_message(&orders(), Message::new("b"), Deadline::never()).await.unwrap();
     open(&guarded);
     let (queues, options) = ([orders()], ReceiveOptions::default());
     let alone = guarded.settle_and_receive(Vec::new(), &queues, &options, Deadline::never()).await;
-    assert!(is_refused(&alone), "a receive is not kept");
+    assert!(is_refused(&alone), "a receive is not deferred");
     let both = guarded.settle_and_receive(ack(&receipt), &queues, &options, Deadline::never()).await.unwrap();
     assert!(both.settled[0].is_ok());
     let next = both.received.unwrap().remove(0).into_receipt();
     open(&guarded);
     let began = Instant::now();
     let both = guarded.settle_and_receive(ack(&next), &queues, &options, Deadline::never()).await.unwrap();
-    assert!(both.settled[0].is_ok(), "the lease of what came with it is known too: {:?}", began.elapsed());
+    assert!(both.settled[0].is_ok(), "the lease of the received message is known too: {:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_travels_with_leases_that_are_over_is_refused() {
+async fn a_receive_with_settlements_of_ended_leases_is_refused() {
     let (guarded, receipt) = leased(SECOND).await;
     open(&guarded);
     let (queues, options) = ([orders()], ReceiveOptions::default());
@@ -176,7 +176,7 @@ async fn what_travels_with_leases_that_are_over_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_kept_for_a_store_that_is_closed() {
+async fn nothing_is_deferred_for_a_closed_store() {
     let (guarded, receipt) = leased(OPEN * 5).await;
     open(&guarded);
     guarded.close(Deadline::never()).await.unwrap();

@@ -1,7 +1,7 @@
-//! What must never have happened to tasks, whoever was killed meanwhile.
+//! The check of tasks after workers were killed.
 //!
-//! Lines of journals have the host's clock, rows of the store the store's. They are compared with a [`SLACK`], so that
-//! nobody is accused for a clock or for a transaction that waited.
+//! Journals have times of the host's clock, rows those of the store's. They are compared with a tolerance, [`SLACK`],
+//! for differences of the clocks and for transactions that waited.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -11,19 +11,18 @@ use postrider_core::task::{AttemptOutcome, DeadTaskEvent, TaskAttempt, TaskId, T
 
 use super::{Moment, TaskEntry, WorkEnd};
 
-/// By how much a time of the store may differ from one of a journal, or from that of another transaction.
+/// Largest difference between a time of the store and one of a journal or of another transaction.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// An attempt as its worker wrote it down.
+/// An attempt in a worker's journal.
 #[derive(Debug)]
 struct Work<'j> {
     begin: &'j TaskEntry,
     end: Option<(WorkEnd, Timestamp)>,
 }
 
-/// Names everything that must never happen: `journals` are the lines of each worker, `tasks` what the store says of each
-/// task and its attempts when all is over, `dead_events` what was told of deaths, `lease` how long a claim or a heartbeat
-/// holds a task. Nothing is named when all is well.
+/// Lists all violations. `journals` are the lines of each worker, `tasks` each task of the store with its attempts at
+/// the end, `dead_events` the events sent for dead tasks, `lease` the length of a claim or a heartbeat.
 pub fn judge_tasks(
     journals: &[Vec<TaskEntry>],
     tasks: &[(TaskInfo, Vec<TaskAttempt>)],
@@ -39,7 +38,7 @@ pub fn judge_tasks(
     let mut spans: HashMap<String, Vec<Span>> = HashMap::new();
     for (task, attempts) in tasks {
         if !known.insert(task.id) {
-            violations.push(format!("task {} is told twice", task.id));
+            violations.push(format!("task {} is listed twice", task.id));
             continue;
         }
         judge_end(task, attempts, &mut violations);
@@ -57,7 +56,7 @@ pub fn judge_tasks(
         }));
     }
     for task in works.keys() {
-        violations.push(format!("an attempt of task {task} began, and the store does not know it"));
+        violations.push(format!("an attempt of task {task} began, and the store has no such task"));
     }
     judge_overlaps(spans, &mut violations);
     judge_events(tasks, dead_events, &mut violations);
@@ -65,7 +64,7 @@ pub fn judge_tasks(
     violations
 }
 
-/// How many events were told again: the same death of the same task. A relay may send twice, and must never not send.
+/// The number of repeated events: the same death of the same task. A relay may send an event twice, never zero times.
 pub fn repeated_events(dead_events: &[DeadTaskEvent]) -> usize {
     let deaths: HashSet<(TaskId, Timestamp)> = dead_events.iter().map(|it| (it.task_id, it.dead_at)).collect();
     dead_events.len() - deaths.len()
@@ -91,7 +90,7 @@ fn works_of<'j>(journal: &'j [TaskEntry], violations: &mut Vec<String>) -> Vec<W
             },
         }
     }
-    // What was given back counts as never begun.
+    // A released attempt counts as never begun.
     works.retain(|work| !matches!(work.end, Some((WorkEnd::Released, _))));
     works
 }
@@ -143,7 +142,7 @@ fn judge_history(task: &TaskInfo, attempts: &[TaskAttempt], violations: &mut Vec
         let is_running = attempt.outcome == AttemptOutcome::Running;
         if is_running != attempt.ended_at.is_none() || (is_running && task.state != TaskState::Processing) {
             violations.push(format!(
-                "attempt {} of task {id}, which is {}, is told to be {} and to have ended at {:?}",
+                "attempt {} of task {id}, which is {}, is recorded as {} and as ended at {:?}",
                 attempt.attempt, task.state, attempt.outcome, attempt.ended_at
             ));
         }
@@ -152,14 +151,14 @@ fn judge_history(task: &TaskInfo, attempts: &[TaskAttempt], violations: &mut Vec
         let is_before = pair[0].ended_at.is_none_or(|end| end <= pair[1].started_at.saturating_add(SLACK));
         if (pair[0].replay, pair[0].attempt) >= (pair[1].replay, pair[1].attempt) || !is_before {
             violations.push(format!(
-                "attempts {} and {} of task {id} are not told in the order in which they were made",
+                "attempts {} and {} of task {id} are not listed in the order of their starts",
                 pair[0].attempt, pair[1].attempt
             ));
         }
     }
 }
 
-/// Finds the row of the history that each piece of work is of. Answers the number of the row with each.
+/// Finds the attempt row of each journaled attempt; returns the index of the row with each.
 fn judge_begins<'w, 'j>(
     task: &TaskInfo,
     attempts: &[TaskAttempt],
@@ -169,13 +168,13 @@ fn judge_begins<'w, 'j>(
     let mut matched: Vec<(usize, &Work<'_>)> = Vec::new();
     for work in works {
         let TaskEntry { attempt, worker, at, .. } = work.begin;
-        // The same number was made again after a replay: the last of them that had begun is meant.
+        // A replay reuses attempt numbers: the last one that had begun is the right one.
         let row = attempts.iter().rposition(|row| {
             row.attempt == *attempt && row.worker == *worker && row.started_at <= at.saturating_add(SLACK)
         });
         match row {
             None => violations.push(format!(
-                "worker '{worker}' began attempt {attempt} of task {}, and its history does not know it",
+                "worker '{worker}' began attempt {attempt} of task {}, and its history does not have it",
                 task.id
             )),
             Some(row) if matched.iter().any(|(other, _)| *other == row) => {
@@ -199,11 +198,11 @@ fn judge_success(
     let last = attempts.len().checked_sub(1);
     let work = matched.iter().find(|(row, _)| Some(*row) == last).map(|(_, work)| work);
     if !work.is_some_and(|work| matches!(work.end, Some((WorkEnd::Ok, _)))) {
-        violations.push(format!("task {} is SUCCEEDED and nobody did its last attempt to the end", task.id));
+        violations.push(format!("task {} is SUCCEEDED and no worker finished its last attempt", task.id));
     }
 }
 
-/// The time in which a piece of work is nobody else's.
+/// The time in which no other worker may run the task.
 #[derive(Debug)]
 struct Span {
     task: TaskId,
@@ -212,12 +211,12 @@ struct Span {
     end: Timestamp,
 }
 
-/// Until when nobody else may have begun: the end of the work, but not after the task was taken from it.
+/// Until when no other worker may have begun: the end of the work, but at most the end of its hold on the task.
 fn protected_until(row: &TaskAttempt, work: &Work<'_>, lease: Duration) -> Option<Timestamp> {
     let end = work.end.map(|(_, at)| at);
     let taken_at = match row.outcome {
         AttemptOutcome::Succeeded | AttemptOutcome::Failed => return end,
-        // Heartbeats may have held it for longer; so long it was held in any case.
+        // Lower bound of the lease; heartbeats may have extended it.
         AttemptOutcome::LeaseLost => row.started_at.saturating_add(lease),
         AttemptOutcome::Canceled | AttemptOutcome::Deadline => row.ended_at?,
         AttemptOutcome::Running => return end,
@@ -254,11 +253,11 @@ fn judge_events(tasks: &[(TaskInfo, Vec<TaskAttempt>)], dead_events: &[DeadTaskE
     for (task, _) in tasks {
         let deaths = told.remove(&task.id).unwrap_or_default();
         let is_dead = task.state == TaskState::Dead;
-        // Only the dead are replayed: each replay has a death before it.
+        // Only dead tasks are replayed, so each replay has a death before it.
         let expected = task.replay_count as usize + usize::from(is_dead);
         if deaths.len() != expected {
             violations.push(format!(
-                "task {} is {} after {} replays and {} deaths of it are told",
+                "task {} is {} after {} replays and has {} dead-task events",
                 task.id,
                 task.state,
                 task.replay_count,
@@ -271,10 +270,10 @@ fn judge_events(tasks: &[(TaskInfo, Vec<TaskAttempt>)], dead_events: &[DeadTaskE
                 == (task.dead_reason, task.attempt_count, task.last_error.as_ref())
         });
         if is_dead && last.is_some() && !is_right {
-            violations.push(format!("what is told of the death of task {} is not what it died of: {last:?}", task.id));
+            violations.push(format!("the dead-task event of task {} differs from its record: {last:?}", task.id));
         }
     }
     for task in told.keys() {
-        violations.push(format!("the death of task {task} is told, and the store does not know it"));
+        violations.push(format!("task {task} has a dead-task event, and the store has no such task"));
     }
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-pub(super) struct Dice(u64);
+pub(super) struct Random(u64);
 
-impl Dice {
+impl Random {
     pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// SplitMix64: a few lines, and good enough to choose by.
+    /// SplitMix64: short, and good enough here.
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -26,7 +26,7 @@ impl Dice {
         self.below(100) < chance
     }
 
-    /// Mostly short, now and then up to `most`, sometimes nothing.
+    /// Mostly short, sometimes up to `most`, sometimes zero.
     pub(super) fn duration(&mut self, most: Duration) -> Duration {
         let most = most.as_micros() as usize;
         let micros = match self.below(4) {

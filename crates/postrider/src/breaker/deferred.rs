@@ -1,4 +1,4 @@
-//! Calls about leases, which wait for the breaker instead of being refused.
+//! Settles and extensions, which wait for the breaker instead of being refused.
 
 use std::time::Duration;
 
@@ -11,43 +11,43 @@ use tokio::time::Instant;
 use super::guarded::{Guarded, counted};
 use super::{BreakerState, Permit};
 
-/// Why a call that was kept is not made.
-pub(super) enum NotMade {
-    /// All its leases are over. The breaker's last word is there for what the call wanted besides.
+/// Why a deferred call is not made.
+pub(super) enum NotAdmitted {
+    /// All its leases are over. The breaker's last error is the answer to a receive in the same call.
     LeasesOver(MessagingError),
-    /// The caller's deadline has passed, or the store will never answer.
+    /// The caller's deadline has passed, or a retry would not help.
     Refused(MessagingError),
 }
 
 impl<P: MessagingService> Guarded<P> {
-    /// Lets a call about leases through. While the breaker holds calls back it waits: until the breaker closes, its
-    /// deadline passes, or the last of its leases is over.
-    pub(super) async fn admit_kept<'r>(
+    /// Admits a settle or an extension. While the breaker is open it waits until the breaker closes, its deadline passes, or
+    /// the last of its leases is over.
+    pub(super) async fn admit_deferred<'r>(
         &self,
         receipts: impl Iterator<Item = &'r ReceiptHandle>,
         deadline: Deadline,
-    ) -> Result<Permit<'_>, NotMade> {
+    ) -> Result<Permit<'_>, NotAdmitted> {
         let mut receipts = receipts.peekable();
-        // The usual case, in which no end is looked up.
+        // The usual case needs no lookup of lease ends.
         let refused = match self.admit(deadline).await {
             Ok(permit) => return Ok(permit),
-            // There is nothing to keep.
-            Err(error) if receipts.peek().is_none() => return Err(NotMade::Refused(error)),
+            // Without leases there is nothing to defer.
+            Err(error) if receipts.peek().is_none() => return Err(NotAdmitted::Refused(error)),
             Err(error) => error,
         };
         let over_at = self.lease_ends().last(receipts);
         let until = over_at.map_or(deadline, |at| deadline.at_most(at.saturating_duration_since(Instant::now())));
         let mut last = refused;
         loop {
-            // Such as that the connection is closed: waiting would not help.
+            // For example a closed connection: waiting would not help.
             if !last.is_retryable() {
-                return Err(NotMade::Refused(last));
+                return Err(NotAdmitted::Refused(last));
             }
             if over_at.is_some_and(|at| at <= Instant::now()) {
-                return Err(NotMade::LeasesOver(last));
+                return Err(NotAdmitted::LeasesOver(last));
             }
             if deadline.has_passed() {
-                return Err(NotMade::Refused(last));
+                return Err(NotAdmitted::Refused(last));
             }
             self.next_try(until).await;
             if until.has_passed() {
@@ -61,28 +61,28 @@ impl<P: MessagingService> Guarded<P> {
         }
     }
 
-    /// Waits until it is worth while to ask the breaker again.
+    /// Waits for the next try.
     async fn next_try(&self, until: Deadline) {
         let mut probed = std::pin::pin!(self.breaker().probed.notified());
-        // Registered before the look, or a probe that ends between the two would be missed.
+        // Registered before the check of the state, or a probe that ends in between would be missed.
         probed.as_mut().enable();
-        let wait = until.at_most(self.breaker().patience());
+        let wait = until.at_most(self.breaker().retry_wait());
         if !matches!(self.breaker().state(), BreakerState::Closed { .. }) {
             wait.limit(probed).await;
         }
     }
 
-    /// Settles, when the breaker allows.
-    pub(super) async fn settle_kept(
+    /// Settles once the breaker admits it.
+    pub(super) async fn settle_deferred(
         &self,
         settlements: Vec<Settlement>,
         deadline: Deadline,
     ) -> Result<RowResults<()>, MessagingError> {
         let receipts = receipts_of(&settlements);
-        let permit = match self.admit_kept(receipts.iter(), deadline).await {
+        let permit = match self.admit_deferred(receipts.iter(), deadline).await {
             Ok(permit) => permit,
-            Err(NotMade::LeasesOver(_)) => return Ok(over(&receipts)),
-            Err(NotMade::Refused(error)) => return Err(error),
+            Err(NotAdmitted::LeasesOver(_)) => return Ok(over(&receipts)),
+            Err(NotAdmitted::Refused(error)) => return Err(error),
         };
         let answer = counted(permit, self.inner().settle(settlements, deadline)).await;
         if let Ok(rows) = &answer {
@@ -91,8 +91,8 @@ impl<P: MessagingService> Guarded<P> {
         answer
     }
 
-    /// Settles and receives, when the breaker allows. Without settlements it is a receive, and refused like one.
-    pub(super) async fn settle_and_receive_kept(
+    /// Settles and receives once the breaker admits it. Without settlements it is refused like a receive.
+    pub(super) async fn settle_and_receive_deferred(
         &self,
         settlements: Vec<Settlement>,
         queues: &[QueueName],
@@ -100,12 +100,12 @@ impl<P: MessagingService> Guarded<P> {
         deadline: Deadline,
     ) -> Result<SettledAndReceived, MessagingError> {
         let receipts = receipts_of(&settlements);
-        let permit = match self.admit_kept(receipts.iter(), deadline).await {
+        let permit = match self.admit_deferred(receipts.iter(), deadline).await {
             Ok(permit) => permit,
-            Err(NotMade::LeasesOver(error)) => {
+            Err(NotAdmitted::LeasesOver(error)) => {
                 return Ok(SettledAndReceived { settled: over(&receipts), received: Err(error) });
             }
-            Err(NotMade::Refused(error)) => return Err(error),
+            Err(NotAdmitted::Refused(error)) => return Err(error),
         };
         let answer = counted(permit, self.inner().settle_and_receive(settlements, queues, options, deadline)).await;
         if let Ok(both) = &answer {
@@ -117,21 +117,21 @@ impl<P: MessagingService> Guarded<P> {
         answer
     }
 
-    /// Extends a lease, when the breaker allows.
-    pub(super) async fn extend_kept(
+    /// Extends a lease once the breaker admits it.
+    pub(super) async fn extend_deferred(
         &self,
         queue: &QueueName,
         receipt: &ReceiptHandle,
         extension: Duration,
         deadline: Deadline,
     ) -> Result<ReceiptHandle, MessagingError> {
-        let permit = match self.admit_kept(std::iter::once(receipt), deadline).await {
+        let permit = match self.admit_deferred(std::iter::once(receipt), deadline).await {
             Ok(permit) => permit,
-            Err(NotMade::LeasesOver(_)) => return Err(receipt.expired()),
-            Err(NotMade::Refused(error)) => return Err(error),
+            Err(NotAdmitted::LeasesOver(_)) => return Err(receipt.expired()),
+            Err(NotAdmitted::Refused(error)) => return Err(error),
         };
         let one = || std::iter::once(receipt);
-        // From here on it may be carried out, also when no answer comes or nobody waits for it: the end is not known.
+        // From here on it may be carried out also when no answer comes, so the end of the lease is not known.
         let before = self.lease_ends().last(one());
         self.lease_ends().ended(one());
         let answer = counted(permit, self.inner().extend_visibility(queue, receipt, extension, deadline)).await;
@@ -146,7 +146,7 @@ impl<P: MessagingService> Guarded<P> {
         answer
     }
 
-    /// Notes the leases of what was received.
+    /// Records the leases of received messages.
     pub(super) fn note_granted(&self, messages: &[QueuedMessage], visibility: Duration) {
         let receipts = messages.iter().map(QueuedMessage::receipt);
         self.lease_ends().granted(receipts, self.lasting(visibility));
@@ -159,7 +159,7 @@ impl<P: MessagingService> Guarded<P> {
         self.lease_ends().ended(ended);
     }
 
-    /// How long a lease lasts at most that was asked for with this length.
+    /// Upper bound of the length of a lease that was requested with this length.
     fn lasting(&self, visibility: Duration) -> Duration {
         visibility.saturating_add(self.inner().capabilities().limits.time_resolution)
     }
@@ -169,7 +169,7 @@ fn receipts_of(settlements: &[Settlement]) -> Vec<ReceiptHandle> {
     settlements.iter().map(|settlement| settlement.receipt.clone()).collect()
 }
 
-/// What is answered about leases that are over.
+/// The answer for leases that are over.
 fn over(receipts: &[ReceiptHandle]) -> RowResults<()> {
     receipts.iter().map(|receipt| Err(receipt.expired())).collect()
 }
