@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use postrider_http::wire::{Code, read_request};
 
 use super::error::ApiError;
-use super::misread;
+use super::body_error;
 use crate::access::Caller;
 use crate::app::App;
 use crate::in_flight::InFlight;
@@ -72,8 +72,8 @@ impl<T: DeserializeOwned> JsonBody<T> {
         match read_request(text) {
             Ok(value) => Ok(Self(value)),
             Err(error) => {
-                let why = misread::explain(text, &error);
-                Err(ApiError::malformed(format!("the body is not what is wanted here: {why}")))
+                let why = body_error::explain::<T>(text, &error);
+                Err(ApiError::malformed(format!("invalid body: {why}")))
             }
         }
     }
