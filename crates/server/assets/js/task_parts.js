@@ -27,12 +27,12 @@ export function confirmCancel(task, onDone) {
     count: async () => {
       const now = await api.get(path`/v1/tasks/${task.id}`);
       if (isOver(now)) return { text: `It has already ended as ${now.state}.`, label: "Cancel 1 task", nothing: true };
-      const running = now.state === "PROCESSING" ? ` ${now.worker ?? "A worker"} works on it right now and is told to stop; its result is discarded.` : "";
+      const running = now.state === "PROCESSING" ? ` ${now.worker ?? "A worker"} works on it right now and is notified; its result is discarded.` : "";
       return { text: `1 task, ${now.type} ${shortId(now.id)}, is canceled.${running}`, label: "Cancel 1 task" };
     },
     run: async () => {
       const after = await api.post(path`/v1/tasks/${task.id}/cancel`);
-      toast(after.left === "PROCESSING" ? "Canceled; its worker is told to stop" : "Canceled");
+      toast(after.left === "PROCESSING" ? "Canceled; its worker is notified" : "Canceled");
       onDone(after);
     },
   });

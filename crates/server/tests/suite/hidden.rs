@@ -285,8 +285,11 @@ async fn a_stream_of_events_reveals_nothing_hidden() {
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut events = BufReader::new(stream).lines();
     let mut next = async || loop {
-        let line =
-            tokio::time::timeout(TIMEOUT, events.next_line()).await.expect("in time").unwrap().expect("it goes on");
+        let line = tokio::time::timeout(TIMEOUT, events.next_line())
+            .await
+            .expect("in time")
+            .unwrap()
+            .expect("the stream continues");
         if let Some(name) = line.strip_prefix("event: ") {
             return name.to_owned();
         }

@@ -33,7 +33,7 @@ impl Events {
     async fn next(&mut self, wanted: &str) -> Value {
         let mut name = String::new();
         loop {
-            let line = self.line().await.expect("the stream goes on");
+            let line = self.line().await.expect("the stream continues");
             if let Some(event) = line.strip_prefix("event: ") {
                 name = event.to_owned();
             }

@@ -163,7 +163,7 @@ export async function tasksPage(view) {
       tone: kind === "cancel" ? "danger" : "primary",
       preview: async () => {
         const answer = await api.post(`/v1/tasks/${kind}-job`, { ...choice, dry_run: true });
-        const note = kind === "cancel" && answer.processing > 0 ? `${number(answer.processing)} of them are running; their workers are told to stop.` : null;
+        const note = kind === "cancel" && answer.processing > 0 ? `${number(answer.processing)} of them are running; their workers are notified.` : null;
         return { ids: answer.tasks, skipped: answer.skipped.map((id) => ({ id, why: kind === "cancel" ? "it has ended" : "it is not waiting" })), note };
       },
       start: (options) => api.post(`/v1/tasks/${kind}-job`, { ...choice, ...options }),
