@@ -1,4 +1,4 @@
-//! Makes a table of the dashboard's files, so that each of them is part of the program and none can be forgotten.
+//! Embeds all files of the dashboard into the program.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

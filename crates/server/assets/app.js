@@ -1,4 +1,4 @@
-// The dashboard: who is there, which page is meant, and what stands around it.
+// The dashboard: session, routes, navigation and top bar.
 
 import { api, onUnauthorized, path } from "./js/api.js";
 import { loadSession, may, session } from "./js/session.js";
@@ -45,8 +45,8 @@ route("/ui/login", (view) => loginPage(view, enter), "");
 const byId = (id) => document.getElementById(id);
 
 function showLive(state) {
-  const texts = { connecting: "Connecting", live: "Live", reconnecting: "Reconnecting", resting: "Resting" };
-  const titles = { live: "Changes are shown as they happen", reconnecting: "The connection to the server was lost; what is shown may be old", connecting: "Waiting for the server's events", resting: "This tab was in the background; it connects again when it is looked at" };
+  const texts = { connecting: "Connecting", live: "Live", reconnecting: "Reconnecting", resting: "Paused" };
+  const titles = { live: "Changes are shown as they happen", reconnecting: "The connection to the server was lost; the page may be out of date", connecting: "Waiting for the server's events", resting: "This tab was in the background; it reconnects when you return" };
   byId("live").dataset.state = state;
   byId("live").title = titles[state];
   byId("live").querySelector(".live-text").textContent = texts[state];
@@ -59,7 +59,7 @@ function showSession() {
   byId("version").textContent = session.version ? `Postrider ${session.version}` : "";
   const who = byId("who");
   if (!session.authenticated) replace(who);
-  else if (session.open) replace(who, h("span.pill", { title: "No tokens are configured: everybody who reaches this address may do everything. It listens on loopback only.", "data-test": "open-mode" }, "open"));
+  else if (session.open) replace(who, h("span.pill", { title: "There are no tokens: every client that reaches this address may do everything. The server listens on loopback only.", "data-test": "open-mode" }, "open"));
   else {
     replace(who, h("span.who-name", { title: `Roles: ${session.roles.join(", ")}${session.queues ? `; queues: ${session.queues.join(", ")}` : ""}` }, session.name), h("button.btn.small", { type: "button", "data-test": "logout", on: { click: logout } }, "Log out"));
   }
@@ -99,7 +99,7 @@ onUnauthorized(async () => {
   toLogin();
 });
 
-/** After a login, and at the start. */
+/** Called at the start and after a login. Returns whether the session is authenticated. */
 async function enter() {
   await loadSession();
   showSession();
@@ -112,7 +112,7 @@ async function enter() {
 }
 
 const NAV_QUEUES = 12;
-// The navigation has the queues that most need a look; the overview has all.
+// The navigation lists the queues with dead letters or the most ready messages; the overview lists all.
 function drawNavQueues() {
   const place = byId("nav-queues");
   const list = [...queues.all.values()].sort((a, b) => (b.dead > 0) - (a.dead > 0) || (b.ready ?? 0) - (a.ready ?? 0) || (a.queue < b.queue ? -1 : 1)).slice(0, NAV_QUEUES).sort((a, b) => (a.queue < b.queue ? -1 : 1));
@@ -145,7 +145,7 @@ function startMenu() {
   });
 }
 
-const THEMES = { auto: ["◐", "Colours: as the system"], light: ["☀", "Colours: light"], dark: ["☾", "Colours: dark"] };
+const THEMES = { auto: ["◐", "Colours: system"], light: ["☀", "Colours: light"], dark: ["☾", "Colours: dark"] };
 function startTheme() {
   const button = byId("theme-button");
   const root = document.documentElement;
@@ -163,7 +163,7 @@ function startTheme() {
       if (next === "auto") localStorage.removeItem("postrider.theme");
       else localStorage.setItem("postrider.theme", next);
     } catch {
-      // Without storage the choice lasts as long as the page.
+      // Without storage the choice is lost on a reload.
     }
     draw();
   });
@@ -174,7 +174,7 @@ live.on("state", showLive);
 startMenu();
 startTheme();
 startKeyboard();
-// By script: as a jump to a fragment it would look like a change of the page.
+// By script: a jump to the fragment would be taken for a page change.
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   byId("main").focus();

@@ -1,4 +1,4 @@
-//! What every request works with.
+//! The state that all requests share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,27 +16,27 @@ use tokio_util::task::TaskTracker;
 use crate::access::Access;
 use crate::access::rate::Rate;
 use crate::audit::Audit;
+use crate::claim_permits::ClaimPermits;
 use crate::history::History;
 use crate::in_flight::Budget;
 use crate::jobs::Jobs;
-use crate::line::Lines;
 use crate::live::Live;
-use crate::meter::Meter;
+use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::percentiles::Durations;
-use crate::portions::{Portions, Surplus};
 use crate::readiness::Readiness;
 use crate::receipts::Seal;
+use crate::row_sizes::{ReleaseCost, RowSizes};
 use crate::traces::Traces;
 use crate::workers::Workers;
 
-/// The store of messages, behind its breaker.
+/// The message store, behind its circuit breaker.
 pub(crate) type Store = Guarded<MessagingProvider>;
 
-/// Whoever makes and reads tasks.
+/// Client of the task store.
 pub(crate) type Client = TaskClient<TaskStorage, Store>;
 
-/// Everything that requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) context: SystemContext,
@@ -47,17 +47,16 @@ pub(crate) struct App {
     pub(crate) options: ServerOptions,
     pub(crate) access: Access,
     pub(crate) rate: Option<Rate>,
-    /// Of memory.
+    /// Memory budget.
     pub(crate) budget: Arc<Budget>,
     pub(crate) seal: Seal,
     pub(crate) workers: Workers,
-    pub(crate) lines: Lines,
-    /// Of messages.
-    pub(crate) portions: Portions,
-    pub(crate) portions_of_tasks: Portions,
+    pub(crate) claim_permits: ClaimPermits,
+    pub(crate) message_sizes: RowSizes,
+    pub(crate) task_sizes: RowSizes,
     pub(crate) readiness: Readiness,
-    pub(crate) meter: Meter,
-    /// When tasks are counted again for the metrics. A lock, held while they are.
+    pub(crate) metrics: Metrics,
+    /// Time of the next task count for the metrics. Locked during the count.
     pub(crate) count_tasks_again: tokio::sync::Mutex<Option<Instant>>,
     pub(crate) durations: Durations,
     pub(crate) history: History,
@@ -65,10 +64,10 @@ pub(crate) struct App {
     pub(crate) jobs: Jobs,
     pub(crate) audit: Audit,
     pub(crate) traces: Option<Traces>,
-    /// Asked to end: nothing new is waited for.
+    /// Cancelled when the server stops; ends every wait.
     pub(crate) stop: CancellationToken,
-    /// What goes on without its request. The store is closed after it has ended.
-    pub(crate) begun: TaskTracker,
+    /// Work that outlives its request. The store is closed after it has ended.
+    pub(crate) background: TaskTracker,
 }
 
 impl App {
@@ -82,7 +81,7 @@ impl App {
         let tasks = context.tasks().await?;
         let seal = Seal::new(secret(&records).await?);
         let live = Arc::new(Live::default());
-        let begun = TaskTracker::new();
+        let background = TaskTracker::new();
         let provider = context.messaging_provider.clone();
         Ok(Self {
             endpoint,
@@ -92,22 +91,22 @@ impl App {
             budget: Arc::new(Budget::new(options.max_bytes_in_flight, options.max_request_bytes)),
             seal,
             workers: Workers::default(),
-            lines: Lines::default(),
-            portions: Portions::new(Surplus::of(provider.capabilities())),
-            portions_of_tasks: Portions::new(Surplus::IsFree),
+            claim_permits: ClaimPermits::default(),
+            message_sizes: RowSizes::new(ReleaseCost::of(provider.capabilities())),
+            task_sizes: RowSizes::new(ReleaseCost::Free),
             readiness: Readiness::default(),
-            meter: Meter::new(provider.provider_name()),
+            metrics: Metrics::new(provider.provider_name()),
             count_tasks_again: tokio::sync::Mutex::default(),
             durations: Durations::default(),
             history: History::default(),
-            jobs: Jobs::new(live.clone(), stop.clone(), begun.clone()),
+            jobs: Jobs::new(live.clone(), stop.clone(), background.clone()),
             live,
-            audit: Audit::new(records.clone(), begun.clone()),
+            audit: Audit::new(records.clone(), background.clone()),
             traces: options.otlp_endpoint.as_ref().map(|url| Traces::new(url.as_str())).transpose()?,
             records,
             options,
             stop,
-            begun,
+            background,
             provider,
             context,
         })
@@ -117,30 +116,30 @@ impl App {
         self.tasks.client()
     }
 
-    /// The most bytes that a message has.
+    /// Upper bound of the bytes of one message.
     pub(crate) fn most_bytes(&self) -> usize {
         let limits = &self.provider.capabilities().limits;
         limits.max_body_bytes.saturating_add(limits.max_header_bytes)
     }
 }
 
-/// What receipts are sealed with: the same for every server on the same state, so that a receipt of one is good at another
+/// Returns the key that seals receipts. All servers on the same state share it, so a receipt is valid at each of them
 /// and after a restart.
 async fn secret(records: &StateStorage) -> Result<[u8; 32], MessagingError> {
     let new = crate::access::random::<32>();
     let deadline = Deadline::after(Duration::from_secs(30));
-    let made = records
+    let created = records
         .put_new(&RecordKind::constant("secret"), &RecordKey::new("receipts")?, new.to_vec().into(), None, deadline)
         .await?;
-    let (Put::Made(record) | Put::Taken(record)) = made;
+    let (Put::Made(record) | Put::Taken(record)) = created;
     <[u8; 32]>::try_from(&record.value[..]).map_err(|_| {
-        MessagingError::invalid("secret of receipts", "what the state has of it has another length; remove that record")
+        MessagingError::invalid("secret of receipts", "the stored key has a wrong length; remove that record")
     })
 }
 
-/// A store of its own that ends with the folder.
+/// A new store, removed with its folder.
 #[cfg(test)]
-pub(crate) async fn example_store() -> (SystemContext, StateStorage, tempfile::TempDir) {
+pub(crate) async fn test_store() -> (SystemContext, StateStorage, tempfile::TempDir) {
     use postrider::{Config, Sources};
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("queues.db").display());
@@ -150,10 +149,10 @@ pub(crate) async fn example_store() -> (SystemContext, StateStorage, tempfile::T
     (context, state, folder)
 }
 
-/// What requests work with, on such a store.
+/// An app on a new store.
 #[cfg(test)]
-pub(crate) async fn example() -> (Arc<App>, tempfile::TempDir) {
-    let (context, state, folder) = example_store().await;
+pub(crate) async fn test_app() -> (Arc<App>, tempfile::TempDir) {
+    let (context, state, folder) = test_store().await;
     let app = App::new(context, state, ServerOptions::default(), CancellationToken::new()).await.unwrap();
     (Arc::new(app), folder)
 }

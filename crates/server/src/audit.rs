@@ -1,7 +1,7 @@
-//! What people did that cannot be undone, and who it was.
+//! The audit log: actions that change or remove something, with their callers.
 //!
-//! An entry is written before the deed, so that nothing is done that the log does not know of, and completed afterwards
-//! with what came of it. A deed that is given up in between has the outcome `unknown`; one whose server died has none.
+//! An entry is content before the action, so that no action is missing in the log, and completed with its outcome
+//! afterwards. An action that is aborted in between has the outcome `unknown`; one whose server died has none.
 
 use std::time::Duration;
 
@@ -19,33 +19,33 @@ use crate::access::Caller;
 
 static KIND: RecordKind = RecordKind::constant("audit");
 
-/// How long entries are kept.
-const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Retention of entries.
+const RETENTION: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// An entry as it is written.
+/// An entry as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Written {
+struct Content {
     who: String,
     action: String,
     target: String,
     detail: Map<String, Value>,
 }
 
-/// A deed that is about to be done.
-#[must_use = "say what came of it"]
-pub(crate) struct Deed {
-    /// Until it is said what came of it.
-    entry: Option<(StateRecord, Written)>,
+/// An action that has an entry and no outcome yet.
+#[must_use = "record its outcome"]
+pub(crate) struct AuditedAction {
+    /// `None` once the outcome is recorded.
+    entry: Option<(StateRecord, Content)>,
     audit: Audit,
 }
 
-impl Drop for Deed {
+impl Drop for AuditedAction {
     fn drop(&mut self) {
         let Some(entry) = self.entry.take() else { return };
-        // Without a runtime the process is ending.
+        // Without a runtime the process is ending anyway.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let audit = self.audit.clone();
-        self.audit.begun.spawn_on(async move { audit.complete(entry, "unknown".into()).await }, &runtime);
+        self.audit.background.spawn_on(async move { audit.complete(entry, "unknown".into()).await }, &runtime);
     }
 }
 
@@ -53,11 +53,11 @@ impl Drop for Deed {
 #[derive(Debug, Clone)]
 pub(crate) struct Audit {
     records: StateStorage,
-    /// Where an entry that is completed without anybody waiting for it is waited for when the server stops.
-    begun: TaskTracker,
+    /// Tracks writes of the outcome `unknown`, which the server awaits when it stops.
+    background: TaskTracker,
 }
 
-/// What the log says of how something ended.
+/// Returns an action's outcome as the log shows it.
 pub(crate) fn outcome<T>(done: &Result<T, MessagingError>, shown: impl Fn(&T) -> Value) -> Value {
     match done {
         Ok(done) => shown(done),
@@ -65,8 +65,8 @@ pub(crate) fn outcome<T>(done: &Result<T, MessagingError>, shown: impl Fn(&T) ->
     }
 }
 
-fn encoded(written: &Written) -> Result<Bytes, MessagingError> {
-    let bytes = serde_json::to_vec(written).map_err(|error| {
+fn encoded(content: &Content) -> Result<Bytes, MessagingError> {
+    let bytes = serde_json::to_vec(content).map_err(|error| {
         let source: Box<dyn std::error::Error + Send + Sync> = Box::new(error);
         MessagingError::Serialization { content_type: "application/json", source: source.into() }
     })?;
@@ -74,62 +74,63 @@ fn encoded(written: &Written) -> Result<Bytes, MessagingError> {
 }
 
 impl Audit {
-    pub(crate) fn new(records: StateStorage, begun: TaskTracker) -> Self {
-        Self { records, begun }
+    pub(crate) fn new(records: StateStorage, background: TaskTracker) -> Self {
+        Self { records, background }
     }
 
-    /// Writes down what is about to be done. If that fails, it must not be done.
+    /// Writes the entry of an action. If that fails, the action must not be taken.
     pub(crate) async fn begin(
         &self,
         caller: &Caller,
         action: &str,
         target: &str,
         detail: Value,
-    ) -> Result<Deed, MessagingError> {
-        self.begin_by(&caller.name, action, target, detail).await
+    ) -> Result<AuditedAction, MessagingError> {
+        self.begin_as(&caller.name, action, target, detail).await
     }
 
-    /// The same for somebody who sent no request.
-    pub(crate) async fn begin_by(
+    /// The same for an actor without a request.
+    pub(crate) async fn begin_as(
         &self,
         who: &str,
         action: &str,
         target: &str,
         detail: Value,
-    ) -> Result<Deed, MessagingError> {
+    ) -> Result<AuditedAction, MessagingError> {
         let detail = match detail {
             Value::Object(detail) => detail,
             _ => Map::new(),
         };
         let (who, action, target) = (who.to_owned(), action.to_owned(), target.to_owned());
-        let written = Written { who, action, target, detail };
+        let content = Content { who, action, target, detail };
         let id = RecordKey::new(Uuid::now_v7().to_string())?;
-        match self.records.put_new(&KIND, &id, encoded(&written)?, Some(KEPT), Deadline::default()).await? {
-            Put::Made(record) => Ok(Deed { entry: Some((record, written)), audit: self.clone() }),
-            Put::Taken(_) => Err(MessagingError::busy("the id of an entry in the audit log is taken; try again")),
+        match self.records.put_new(&KIND, &id, encoded(&content)?, Some(RETENTION), Deadline::default()).await? {
+            Put::Made(record) => Ok(AuditedAction { entry: Some((record, content)), audit: self.clone() }),
+            Put::Taken(_) => Err(MessagingError::busy("the id of the new audit entry is in use; try again")),
         }
     }
 
-    /// Writes down what came of it. The deed stands, whatever becomes of this.
-    pub(crate) async fn done(&self, mut deed: Deed, outcome: Value) {
-        if let Some(entry) = deed.entry.take() {
+    /// Records the outcome. A failure is logged only, as the action has been taken.
+    pub(crate) async fn finish(&self, mut audited: AuditedAction, outcome: Value) {
+        if let Some(entry) = audited.entry.take() {
             self.complete(entry, outcome).await;
         }
     }
 
-    async fn complete(&self, (record, mut written): (StateRecord, Written), outcome: Value) {
-        written.detail.insert("outcome".into(), outcome);
-        let value = match encoded(&written) {
+    async fn complete(&self, (record, mut content): (StateRecord, Content), outcome: Value) {
+        content.detail.insert("outcome".into(), outcome);
+        let value = match encoded(&content) {
             Ok(value) => value,
-            Err(error) => return tracing::error!(%error, "the outcome of an audited action cannot be written"),
+            Err(error) => return tracing::error!(%error, "the outcome of an audited action cannot be encoded"),
         };
-        let replaced = self.records.replace(&KIND, &record.key, record.version, value, Some(KEPT), Deadline::default());
+        let replaced =
+            self.records.replace(&KIND, &record.key, record.version, value, Some(RETENTION), Deadline::default());
         if let Err(error) = replaced.await {
-            tracing::error!(%error, id = record.key.as_str(), "the audit log has an action without its outcome");
+            tracing::error!(%error, id = record.key.as_str(), "the outcome of an audited action was not content");
         }
     }
 
-    /// Newest first.
+    /// Returns a page of entries, newest first.
     pub(crate) async fn list(
         &self,
         limit: usize,
@@ -138,8 +139,8 @@ impl Audit {
         let query = RecordQuery { limit, after: after.map(RecordCursor), order: RecordOrder::NewestFirst };
         let page = self.records.list(&KIND, &query, Deadline::default()).await?;
         let entry = |record: &StateRecord| {
-            let written: Written = serde_json::from_slice(&record.value).ok()?;
-            let Written { who, action, target, detail } = written;
+            let content: Content = serde_json::from_slice(&record.value).ok()?;
+            let Content { who, action, target, detail } = content;
             Some(AuditEntry { id: record.key.to_string(), at: record.created_at, who, action, target, detail })
         };
         Ok((page.records.iter().filter_map(entry).collect(), page.next.map(|RecordCursor(next)| next)))
@@ -153,14 +154,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_deed_that_is_given_up_has_an_outcome() {
-        let (app, _folder) = crate::app::example().await;
+    async fn an_aborted_action_has_the_outcome_unknown() {
+        let (app, _folder) = crate::app::test_app().await;
         let caller = Caller::open("here");
         let done = app.audit.begin(&caller, "purge_queue", "orders", json!({})).await.unwrap();
-        app.audit.done(done, json!({ "purged": 7 })).await;
+        app.audit.finish(done, json!({ "purged": 7 })).await;
         drop(app.audit.begin(&caller, "purge_queue", "mail", json!({})).await.unwrap());
-        app.begun.close();
-        app.begun.wait().await;
+        app.background.close();
+        app.background.wait().await;
         let (entries, _) = app.audit.list(10, None).await.unwrap();
         let outcomes: Vec<_> = entries.iter().map(|entry| (entry.target.as_str(), &entry.detail["outcome"])).collect();
         assert_eq!(outcomes, [("mail", &json!("unknown")), ("orders", &json!({ "purged": 7 }))]);

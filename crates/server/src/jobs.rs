@@ -1,7 +1,7 @@
-//! Work that goes on after its request: redrives and replays at a rate.
+//! Jobs: long operations that continue after their request.
 //!
-//! A job is a loop in this process over operations that are each complete by themselves, so one that ends early, with the
-//! process or by a person's word, has done a part and undone nothing.
+//! A job is a loop in this process over independent operations. One that is canceled, or dies with the process, has
+//! done a part of its work and undone nothing.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -18,20 +18,20 @@ use uuid::Uuid;
 use crate::access::Caller;
 use crate::live::{Change, Live};
 
-/// Upper bounds of the jobs that are remembered, of one caller and in all.
-const REMEMBERED_OF_A_CALLER: usize = 100;
-const REMEMBERED: usize = 1000;
+/// Upper bounds of the listed jobs, of one caller and in all.
+const MAX_LISTED_PER_CALLER: usize = 100;
+const MAX_LISTED: usize = 1000;
 
-/// So many run at once.
-const MOST_RUNNING: usize = 20;
+/// Upper bound of running jobs.
+const MAX_RUNNING: usize = 20;
 
-/// A job that runs: what it tells others, and what they tell it.
+/// A job: its progress, and the token that cancels it.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     view: watch::Sender<JobView>,
-    /// The key of whoever began it.
-    began_by: Arc<str>,
-    /// Asked to end.
+    /// Key of the caller that started it.
+    owner: Arc<str>,
+    /// Cancels the job.
     pub(crate) stop: CancellationToken,
     live: Arc<Live>,
 }
@@ -41,32 +41,32 @@ impl Job {
         self.view.borrow().clone()
     }
 
-    /// Whether somebody may see it, and end it: whoever began it, and whoever may use all that it changes.
-    pub(crate) fn is_for(&self, caller: &Caller) -> bool {
+    /// Whether a caller may see and cancel it: the one that started it, and those that may use its queue.
+    pub(crate) fn is_visible_to(&self, caller: &Caller) -> bool {
         let may_use = match &self.view.borrow().queue {
             Some(queue) => caller.may_use(queue),
             None => caller.queues.is_none(),
         };
-        may_use || caller.key == self.began_by
+        may_use || caller.key == self.owner
     }
 
-    /// Waits for its end.
+    /// Waits until it has ended.
     pub(crate) async fn ended(&self) {
-        // The sender is here, so it does not end before.
+        // `self` holds the sender, so the wait cannot fail.
         let _ = self.view.subscribe().wait_for(|view| view.state != JobState::Running).await;
     }
 
     fn change(&self, change: impl FnOnce(&mut JobView)) {
         self.view.send_modify(change);
-        self.live.tell(Change::Job(self.view()));
+        self.live.publish(Change::Job(self.view()));
     }
 
-    /// How much there is to do.
-    pub(crate) fn of(&self, total: usize) {
+    /// Sets the number of rows to process.
+    pub(crate) fn set_total(&self, total: usize) {
         self.change(|view| view.total = total as u64);
     }
 
-    /// How much is done.
+    /// Sets the numbers of processed and skipped rows.
     pub(crate) fn progress(&self, done: usize, skipped: usize) {
         self.change(|view| (view.done, view.skipped) = (done as u64, skipped as u64));
     }
@@ -78,16 +78,16 @@ pub(crate) struct Jobs {
     jobs: Mutex<VecDeque<Job>>,
     live: Arc<Live>,
     stop: CancellationToken,
-    begun: TaskTracker,
+    background: TaskTracker,
 }
 
 impl Jobs {
-    /// They end when `stop` is asked for, and are among what was `begun` until they have.
-    pub(crate) fn new(live: Arc<Live>, stop: CancellationToken, begun: TaskTracker) -> Self {
-        Self { jobs: Mutex::default(), live, stop, begun }
+    /// Jobs are canceled by `stop`, and tracked by `background` until they have ended.
+    pub(crate) fn new(live: Arc<Live>, stop: CancellationToken, background: TaskTracker) -> Self {
+        Self { jobs: Mutex::default(), live, stop, background }
     }
 
-    /// Begins a job.
+    /// Starts a job.
     pub(crate) fn begin<W, F>(
         &self,
         caller: &Caller,
@@ -113,20 +113,20 @@ impl Jobs {
         };
         let job = Job {
             view: watch::Sender::new(view.clone()),
-            began_by: caller.key.clone(),
+            owner: caller.key.clone(),
             stop: self.stop.child_token(),
             live: self.live.clone(),
         };
         {
             let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
             check_room(&jobs)?;
-            make_room(&mut jobs, REMEMBERED_OF_A_CALLER, |job| job.began_by == caller.key);
-            make_room(&mut jobs, REMEMBERED, |_| true);
+            make_room(&mut jobs, MAX_LISTED_PER_CALLER, |job| job.owner == caller.key);
+            make_room(&mut jobs, MAX_LISTED, |_| true);
             jobs.push_back(job.clone());
         }
         let work = work(job.clone());
-        self.begun.spawn(async move {
-            // To its end: it looks itself whether it shall stop, between two steps that are each complete and counted.
+        self.background.spawn(async move {
+            // Not aborted: it checks for cancellation itself, between chunks, so that its counts are right.
             let ended = AssertUnwindSafe(work).catch_unwind().await;
             let is_canceled = job.stop.is_cancelled();
             job.change(|view| {
@@ -135,14 +135,14 @@ impl Jobs {
                     Ok(Ok(())) if is_canceled && view.done + view.skipped < view.total => (JobState::Canceled, None),
                     Ok(Ok(())) => (JobState::Done, None),
                     Ok(Err(error)) => (JobState::Failed, Some(error.to_string())),
-                    Err(_) => (JobState::Failed, Some("the server failed at it; its log says more".to_owned())),
+                    Err(_) => (JobState::Failed, Some("the job panicked; see the server's log".to_owned())),
                 };
             });
         });
         Ok(view)
     }
 
-    /// Refuses a job for which there is no room, before anybody writes down that it is begun.
+    /// Fails if too many jobs run. Called before the audit entry is written.
     pub(crate) fn check_room(&self) -> Result<(), MessagingError> {
         check_room(&self.jobs.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -158,7 +158,7 @@ impl Jobs {
     }
 }
 
-/// Forgets the oldest of some jobs, but for those that run, until there is room for one more.
+/// Removes the oldest ended jobs that match until there is room for one more.
 fn make_room(jobs: &mut VecDeque<Job>, most: usize, is_one: impl Fn(&Job) -> bool) {
     while jobs.iter().filter(|job| is_one(job)).count() >= most
         && let Some(old) = jobs.iter().position(|job| is_one(job) && job.view().state != JobState::Running)
@@ -169,16 +169,16 @@ fn make_room(jobs: &mut VecDeque<Job>, most: usize, is_one: impl Fn(&Job) -> boo
 
 fn check_room(jobs: &VecDeque<Job>) -> Result<(), MessagingError> {
     let running = jobs.iter().filter(|job| job.view().state == JobState::Running).count();
-    match running < MOST_RUNNING {
+    match running < MAX_RUNNING {
         true => Ok(()),
-        false => Err(MessagingError::busy(format!("{running} jobs run already; wait for one to end, or cancel it"))),
+        false => Err(MessagingError::busy(format!("{running} jobs are running; wait for one to end, or cancel one"))),
     }
 }
 
 impl Job {
-    /// Waits so that no more than `rate` a second are done, of which `done` are since `began`. Answers whether the job goes
-    /// on.
-    pub(crate) async fn goes_on(&self, began: tokio::time::Instant, done: usize, rate: Option<f64>) -> bool {
+    /// Waits until the rate permits the next chunk, after `done` rows since `began`. Returns `false` if the job is
+    /// canceled.
+    pub(crate) async fn wait_for_rate(&self, began: tokio::time::Instant, done: usize, rate: Option<f64>) -> bool {
         if let Some(rate) = rate {
             let due = began + std::time::Duration::from_secs_f64(done as f64 / rate);
             tokio::select! {
@@ -190,16 +190,16 @@ impl Job {
     }
 }
 
-/// How many go together at a rate: at most half a second's worth.
-pub(crate) fn chunk(rate: Option<f64>, most: usize) -> usize {
+/// Size of a chunk at a rate: at most half a second's worth.
+pub(crate) fn chunk_size(rate: Option<f64>, most: usize) -> usize {
     rate.map_or(most, |rate| (rate / 2.0).clamp(1.0, most as f64) as usize)
 }
 
-/// Refuses a rate that cannot be meant.
+/// Checks the rate of a job.
 pub(crate) fn check_rate(rate: Option<f64>) -> Result<(), MessagingError> {
     match rate {
         Some(rate) if !rate.is_finite() || rate < 1.0 / 86_400.0 => {
-            Err(MessagingError::invalid("rate", "it is a number a second, at least one a day"))
+            Err(MessagingError::invalid("rate", "use a number of rows per second, at least one per day"))
         }
         _ => Ok(()),
     }
@@ -212,19 +212,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_job_is_under_way_until_it_has_ended() {
-        let begun = TaskTracker::new();
-        let jobs = Jobs::new(Arc::default(), CancellationToken::new(), begun.clone());
+    async fn a_job_is_tracked_until_it_has_ended() {
+        let background = TaskTracker::new();
+        let jobs = Jobs::new(Arc::default(), CancellationToken::new(), background.clone());
         let (end, ended) = oneshot::channel::<()>();
         let begin = jobs.begin(&Caller::open("127.0.0.1"), JobKind::Redrive, None, |_| async move {
             let _ = ended.await;
             Ok(())
         });
         let id = begin.unwrap().id;
-        begun.close();
-        assert!(begun.wait().now_or_never().is_none());
+        background.close();
+        assert!(background.wait().now_or_never().is_none());
         drop(end);
-        begun.wait().await;
+        background.wait().await;
         assert_eq!(jobs.find(id).unwrap().view().state, JobState::Done);
     }
 }

@@ -1,9 +1,9 @@
-//! Leases on their way to a client.
+//! Handing leases over to clients.
 //!
-//! A lease belongs to a client once the answer that carries its receipt is on the way; until then it is the server's, and
-//! what the server cannot hand over it gives back at once and uncounted. Three things can go wrong, and each ends in
-//! [`Handover`]'s drop: the request is given up while it waits, the answer's body is not taken to its end, or what was
-//! taken is never flushed to the socket.
+//! A lease belongs to the client once the answer that carries its receipt is flushed. Until then it is the server's,
+//! which releases it at once and uncounted if the handover fails. There are three failures, and each drops
+//! [`Handover`]: the client leaves while the request waits, the answer's body is not read to its end, or it is never
+//! flushed to the socket.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -25,10 +25,10 @@ use tokio::time::Instant;
 
 use crate::app::App;
 use crate::in_flight::InFlight;
-use crate::meter::Happened;
+use crate::metrics::MessageEvent;
 
-/// Leases that somebody shall have, and that go back if nobody gets them.
-#[must_use = "dropped, the leases go back"]
+/// Leases that are to be handed over; released on drop.
+#[must_use = "dropping it releases the leases"]
 pub(crate) struct Handover {
     leases: Leases,
     app: Arc<App>,
@@ -45,10 +45,10 @@ impl Default for Leases {
     }
 }
 
-/// What is told of a message when its lease is a client's.
+/// What is recorded of a delivery once it is handed over.
 struct Delivery {
     receipt: ReceiptHandle,
-    /// How long it had waited, if nobody had it before.
+    /// Time since its send, if this is its first delivery.
     waited: Option<Duration>,
 }
 
@@ -66,14 +66,14 @@ impl Handover {
         Self { leases: Leases::Tasks(leases), app: app.clone() }
     }
 
-    /// The leases are the client's now.
-    pub(crate) fn done(mut self) {
+    /// Records that the client has the leases.
+    pub(crate) fn complete(mut self) {
         let Leases::Messages(messages) = std::mem::take(&mut self.leases) else { return };
         for Delivery { receipt, waited } in messages {
-            self.app.meter.count(receipt.queue(), Happened::Received, 1);
-            self.app.durations.handed_over(&receipt, waited);
+            self.app.metrics.count(receipt.queue(), MessageEvent::Received, 1);
+            self.app.durations.delivered(&receipt, waited);
             if let Some(waited) = waited {
-                self.app.meter.waited(receipt.queue(), waited);
+                self.app.metrics.waited(receipt.queue(), waited);
             }
         }
     }
@@ -87,18 +87,18 @@ impl Leases {
         }
     }
 
-    /// Gives them back at once and uncounted. What cannot be given back comes back when its lease ends.
-    async fn go_back(self, app: &App) -> Result<(), MessagingError> {
+    /// Releases the leases at once and uncounted. A lease that cannot be released expires.
+    async fn release(self, app: &App) -> Result<(), MessagingError> {
         match self {
             Self::Messages(messages) => {
-                app.workers.never_had(messages.iter().map(|message| &message.receipt));
+                app.workers.returned(messages.iter().map(|message| &message.receipt));
                 let release = |message: Delivery| Settlement::nack(message.receipt, Nack::Release);
                 let releases = messages.into_iter().map(release).collect();
                 for row in app.provider.settle(releases, Deadline::default()).await? {
                     match row {
-                        // It has run out, so the message is back.
+                        // An expired lease needs no release.
                         Ok(()) | Err(MessagingError::VisibilityExpired { .. }) => {}
-                        Err(error) => tracing::warn!(%error, "a lease that no client got was not given back"),
+                        Err(error) => tracing::warn!(%error, "a lease that no client received was not released"),
                     }
                 }
                 Ok(())
@@ -123,20 +123,20 @@ impl Drop for Handover {
         }
         let app = self.app.clone();
         let release = async move {
-            if let Err(error) = leases.go_back(&app).await {
-                tracing::warn!(%error, "leases that no client got could not be given back before they end");
+            if let Err(error) = leases.release(&app).await {
+                tracing::warn!(%error, "leases that no client received could not be released; they will expire");
             }
         };
         match tokio::runtime::Handle::try_current() {
-            // Waited for when the server stops.
-            Ok(runtime) => drop(self.app.begun.spawn_on(release, &runtime)),
-            // Without a runtime the process is ending; the leases end by themselves.
+            // The server awaits it when it stops.
+            Ok(runtime) => drop(self.app.background.spawn_on(release, &runtime)),
+            // Without a runtime the process is ending; the leases expire.
             Err(_) => drop(release),
         }
     }
 }
 
-/// Messages that were received for a client, and their leases.
+/// Messages received for a client, with their leases.
 pub(crate) struct Leased {
     pub(crate) messages: Vec<(Bytes, Envelope, ReceiptHandle)>,
     pub(crate) handover: Handover,
@@ -150,26 +150,26 @@ impl Leased {
     }
 }
 
-/// Carries something out to its end, also when the client leaves meanwhile: a store that is left in the middle of a claim
-/// cannot know that nobody has seen the messages. What it brings and nobody takes is dropped, and leases in it go back.
-pub(crate) async fn to_its_end<T: Send + 'static>(
+/// Runs work to completion even if the client leaves: a claim that is aborted halfway could lease messages that no
+/// client receives. An unused result is dropped, which releases its leases.
+pub(crate) async fn run_to_completion<T: Send + 'static>(
     app: &App,
     work: impl Future<Output = T> + Send + 'static,
 ) -> Option<T> {
     let (sender, receiver) = oneshot::channel();
-    app.begun.spawn(async move {
+    app.background.spawn(async move {
         let _ = sender.send(work.await);
     });
     receiver.await.ok()
 }
 
-/// What a connection has been given to write and has not flushed yet. Locks, held for a look.
+/// What a connection has to write and has not flushed yet. The locks are held briefly.
 #[derive(Default)]
 pub(crate) struct Unflushed {
     leases: Mutex<Vec<Handover>>,
-    /// Answers that are counted, and since when the first of them has been written.
+    /// Counted answers, and the time at which the first of them was passed on.
     answers: Mutex<Option<(Instant, Vec<InFlight>)>>,
-    /// Called after a flush of something: the connection may be idle now.
+    /// Called after a flush of leases or counted answers: the connection may be idle now.
     on_flush: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -190,35 +190,35 @@ impl Unflushed {
         answers.get_or_insert_with(|| (Instant::now(), Vec::new())).1.push(answer);
     }
 
-    /// How long a large answer has been on its way.
+    /// Time for which the oldest counted answer has been unflushed.
     pub(crate) fn since(&self) -> Option<Duration> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(since, _)| since.elapsed())
     }
 
-    /// Whether nothing of it is waited for.
+    /// Whether neither leases nor counted answers are unflushed.
     pub(crate) fn is_empty(&self) -> bool {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner).is_empty() && self.since().is_none()
     }
 
-    /// Everything that was written has left the process.
+    /// Records that everything written is flushed.
     pub(crate) fn flushed(&self) {
         let handed = std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner));
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner).take();
         let is_something = !handed.is_empty() || answers.is_some();
-        handed.into_iter().for_each(Handover::done);
+        handed.into_iter().for_each(Handover::complete);
         drop(answers);
         if is_something && let Some(on_flush) = self.on_flush.get() {
             on_flush();
         }
     }
 
-    /// Calls this after each flush of something. The first one that is named is kept: a connection has one place.
+    /// Sets the callback for flushes. Only the first call has an effect: a connection has one permit.
     pub(crate) fn on_flush(&self, call: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_flush.set(Box::new(call));
     }
 }
 
-/// An answer that carries receipts.
+/// Body of an answer that carries receipts.
 struct LeasedBody {
     frames: VecDeque<Bytes>,
     left: u64,
@@ -239,7 +239,7 @@ impl http_body::Body for LeasedBody {
         if self.frames.is_empty()
             && let Some(handover) = self.handover.take()
         {
-            // Before the last piece is handed on, so that a flush that follows it finds the leases.
+            // Before the last frame is returned, so that the flush after it finds the leases.
             self.connection.add(handover);
         }
         Poll::Ready(Some(Ok(Frame::data(frame))))
@@ -254,7 +254,7 @@ impl http_body::Body for LeasedBody {
     }
 }
 
-/// An answer of JSON whose leases are the client's once it is written.
+/// Returns a JSON answer that hands the leases over once it is flushed.
 pub(crate) fn response(frames: Vec<Bytes>, handover: Handover, connection: Arc<Unflushed>) -> Response {
     let left = frames.iter().map(|frame| frame.len() as u64).sum();
     let body = Body::new(LeasedBody { frames: frames.into(), left, handover: Some(handover), connection });

@@ -1,7 +1,7 @@
-//! What has changed, told to whoever looks.
+//! Live changes for open streams.
 //!
-//! Changes that say what is different wait for a slow reader, and one who misses some is told so. That something about
-//! tasks or schedules may be different is a hint: many are one, and they push nothing else out.
+//! Changes with content are buffered for slow readers; a reader that misses some is changed to read everything again.
+//! Changes of tasks and schedules are hints without content: many become one, and they displace no other change.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,49 +13,49 @@ use postrider_wire::job::Job;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
-/// So many changes wait for a slow reader; who is slower misses all of them.
-const KEPT: usize = 64;
+/// Upper bound of buffered changes; a slower reader misses them.
+const BUFFER: usize = 64;
 
-/// Tasks change many times a second: those who look are told a few times.
-const BETWEEN_HINTS: Duration = Duration::from_millis(200);
+/// Minimum interval of hints: tasks change many times a second.
+const HINT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Something that has changed.
+/// A change.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
-    /// These queues are like this now.
+    /// New stats of queues.
     Queues(Arc<[QueueStats]>),
-    /// These queues are no more.
+    /// Removed queues.
     Gone(Arc<[QueueName]>),
-    /// A job has come further.
+    /// Progress of a job.
     Job(Job),
-    /// Something about tasks may be different.
+    /// Tasks may have changed.
     Tasks,
-    /// Something about schedules may be different.
+    /// Schedules may have changed.
     Schedules,
-    /// There were more changes than this reader could take: everything may be different.
+    /// The reader was too slow and has missed changes.
     Missed,
 }
 
-/// Upper bound of the types whose changes are counted by themselves.
-const MOST_TYPES: usize = 10_000;
+/// Upper bound of the types whose changes are counted.
+const MAX_TYPES: usize = 10_000;
 
-/// What changes of the tasks or schedules of each type: how often, so that whoever may see some types only can tell
-/// whether it was one of those. A lock, held for a look.
+/// Number of changes by task type, from which a stream of a limited caller knows whether a hint concerns it. The lock
+/// is held briefly.
 #[derive(Debug, Default)]
-struct ByType {
+struct ChangeCounts {
     counts: Mutex<HashMap<TaskType, u64>>,
     hint: watch::Sender<()>,
 }
 
-impl ByType {
-    fn tell<'t>(&self, types: impl IntoIterator<Item = &'t TaskType>) {
+impl ChangeCounts {
+    fn publish<'t>(&self, types: impl IntoIterator<Item = &'t TaskType>) {
         {
             let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
             for task_type in types {
                 match counts.get_mut(task_type) {
                     Some(count) => *count += 1,
                     None => {
-                        if counts.len() >= MOST_TYPES {
+                        if counts.len() >= MAX_TYPES {
                             counts.clear();
                         }
                         counts.insert(task_type.clone(), 1);
@@ -72,16 +72,16 @@ impl ByType {
     }
 }
 
-/// Tells changes to those who listen.
+/// Publishes changes to listeners.
 #[derive(Debug)]
 pub(crate) struct Live {
     changes: broadcast::Sender<Change>,
-    tasks: ByType,
-    schedules: ByType,
+    tasks: ChangeCounts,
+    schedules: ChangeCounts,
     listening: Arc<AtomicUsize>,
 }
 
-/// Somebody who listens.
+/// A listener for changes.
 #[derive(Debug)]
 pub(crate) struct Listener {
     changes: broadcast::Receiver<Change>,
@@ -93,21 +93,21 @@ pub(crate) struct Listener {
 /// Hints of one kind.
 #[derive(Debug)]
 struct Hints {
-    told: watch::Receiver<()>,
-    /// Not before.
+    changed: watch::Receiver<()>,
+    /// Time of the next hint at the earliest.
     next: Instant,
 }
 
 impl Hints {
-    fn of(told: &watch::Sender<()>) -> Self {
-        Self { told: told.subscribe(), next: Instant::now() }
+    fn of(changed: &watch::Sender<()>) -> Self {
+        Self { changed: changed.subscribe(), next: Instant::now() }
     }
 
-    /// The next hint; all that came meanwhile are one. `None` when there will be no more.
+    /// Waits for the next hint; several become one. `None` after the end.
     async fn next(&mut self) -> Option<()> {
         tokio::time::sleep_until(self.next).await;
-        self.told.changed().await.ok()?;
-        self.next = Instant::now() + BETWEEN_HINTS;
+        self.changed.changed().await.ok()?;
+        self.next = Instant::now() + HINT_INTERVAL;
         Some(())
     }
 }
@@ -115,36 +115,36 @@ impl Hints {
 impl Default for Live {
     fn default() -> Self {
         Self {
-            changes: broadcast::Sender::new(KEPT),
-            tasks: ByType::default(),
-            schedules: ByType::default(),
+            changes: broadcast::Sender::new(BUFFER),
+            tasks: ChangeCounts::default(),
+            schedules: ChangeCounts::default(),
             listening: Arc::default(),
         }
     }
 }
 
 impl Live {
-    pub(crate) fn tell(&self, change: Change) {
-        // Nobody listening is nothing wrong.
+    pub(crate) fn publish(&self, change: Change) {
+        // An error means that there is no listener.
         drop(self.changes.send(change));
     }
 
-    /// Something about tasks of these types is different. Without a type it is told to those alone who may see all.
-    pub(crate) fn tell_of_tasks<'t>(&self, types: impl IntoIterator<Item = &'t TaskType>) {
-        self.tasks.tell(types);
+    /// Publishes a change of tasks of these types. Without types, only unlimited callers are changed.
+    pub(crate) fn tasks_changed<'t>(&self, types: impl IntoIterator<Item = &'t TaskType>) {
+        self.tasks.publish(types);
     }
 
-    /// The same of schedules.
-    pub(crate) fn tell_of_schedules<'t>(&self, types: impl IntoIterator<Item = &'t TaskType>) {
-        self.schedules.tell(types);
+    /// Publishes a change of schedules of these types.
+    pub(crate) fn schedules_changed<'t>(&self, types: impl IntoIterator<Item = &'t TaskType>) {
+        self.schedules.publish(types);
     }
 
-    /// How often something was told of tasks, and of schedules, that somebody may see.
+    /// Returns the numbers of changes of tasks and of schedules of the visible types.
     pub(crate) fn counts(&self, may_see: impl Fn(&TaskType) -> bool) -> (u64, u64) {
         (self.tasks.count(&may_see), self.schedules.count(&may_see))
     }
 
-    pub(crate) fn is_watched(&self) -> bool {
+    pub(crate) fn has_listeners(&self) -> bool {
         self.listening.load(Ordering::Relaxed) > 0
     }
 
@@ -160,13 +160,13 @@ impl Live {
 }
 
 impl Listener {
-    /// The next change; `None` when there will be no more.
+    /// Waits for the next change; `None` after the end.
     pub(crate) async fn next(&mut self) -> Option<Change> {
         tokio::select! {
             change = self.changes.recv() => match change {
                 Ok(change) => Some(change),
                 Err(broadcast::error::RecvError::Lagged(_)) => {
-                    // Whoever looks again at everything needs nothing of what was before.
+                    // The reader reads everything again, so the rest of the buffer is not needed.
                     self.changes = self.changes.resubscribe();
                     Some(Change::Missed)
                 }
@@ -194,8 +194,8 @@ mod tests {
         Change::Gone([QueueName::new(format!("q{number}")).unwrap()].into())
     }
 
-    /// What can be heard without waiting.
-    fn heard(listener: &mut Listener) -> Vec<String> {
+    /// Returns the changes that are available without waiting.
+    fn available(listener: &mut Listener) -> Vec<String> {
         let now = std::iter::from_fn(|| listener.next().now_or_never().flatten());
         now.map(|change| match change {
             Change::Gone(queues) => queues[0].to_string(),
@@ -205,46 +205,46 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_hints_are_one_and_push_nothing_out() {
+    async fn many_hints_become_one_and_displace_nothing() {
         let live = Live::default();
         let mut listener = live.listen();
-        live.tell(gone(1));
+        live.publish(gone(1));
         for _ in 0..1000 {
-            live.tell_of_tasks(&[TaskType::new("mail").unwrap()]);
+            live.tasks_changed(&[TaskType::new("mail").unwrap()]);
         }
-        live.tell(gone(2));
-        let mut all = heard(&mut listener);
+        live.publish(gone(2));
+        let mut all = available(&mut listener);
         all.sort();
         assert_eq!(all, ["Tasks", "q1", "q2"]);
-        // The next hint waits a little; what says more does not.
-        live.tell_of_tasks([]);
-        live.tell(gone(3));
-        assert_eq!(heard(&mut listener), ["q3"]);
-        tokio::time::advance(BETWEEN_HINTS).await;
-        assert_eq!(heard(&mut listener), ["Tasks"]);
+        // The next hint is delayed; other changes are not.
+        live.tasks_changed([]);
+        live.publish(gone(3));
+        assert_eq!(available(&mut listener), ["q3"]);
+        tokio::time::advance(HINT_INTERVAL).await;
+        assert_eq!(available(&mut listener), ["Tasks"]);
     }
 
     #[test]
     fn changes_are_counted_by_type() {
         let (live, mail) = (Live::default(), TaskType::new("mail").unwrap());
-        live.tell_of_tasks([&mail, &TaskType::new("sms").unwrap()]);
-        live.tell_of_schedules([&mail]);
-        live.tell_of_tasks([]);
+        live.tasks_changed([&mail, &TaskType::new("sms").unwrap()]);
+        live.schedules_changed([&mail]);
+        live.tasks_changed([]);
         assert_eq!((live.counts(|_| true), live.counts(|kind| *kind == mail)), ((2, 1), (1, 1)));
-        for number in 0..MOST_TYPES * 2 {
-            live.tell_of_tasks([&TaskType::new(format!("t{number}")).unwrap()]);
+        for number in 0..MAX_TYPES * 2 {
+            live.tasks_changed([&TaskType::new(format!("t{number}")).unwrap()]);
         }
-        assert!(live.tasks.counts.lock().unwrap().len() <= MOST_TYPES);
+        assert!(live.tasks.counts.lock().unwrap().len() <= MAX_TYPES);
     }
 
     #[tokio::test]
-    async fn whoever_misses_changes_is_told_so_and_hears_what_comes_after() {
+    async fn a_reader_that_misses_changes_is_told_and_gets_later_ones() {
         let live = Live::default();
         let mut listener = live.listen();
-        (0..=KEPT).for_each(|number| live.tell(gone(number)));
-        assert_eq!(heard(&mut listener), ["Missed"]);
-        live.tell(gone(7));
-        assert_eq!(heard(&mut listener), ["q7"]);
+        (0..=BUFFER).for_each(|number| live.publish(gone(number)));
+        assert_eq!(available(&mut listener), ["Missed"]);
+        live.publish(gone(7));
+        assert_eq!(available(&mut listener), ["q7"]);
         drop(live);
         assert!(listener.next().await.is_none());
     }

@@ -1,4 +1,4 @@
-//! How a server is run.
+//! Options of a server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -9,38 +9,38 @@ use postrider::config::StoreUrl;
 /// A certificate and its key, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate, and those that vouch for it.
+    /// The certificate and its chain.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The private key.
     pub key: PathBuf,
 }
 
-/// How a server is run. The defaults are those of the configuration's section `[server]`.
+/// Options of a server. The defaults are those of the configuration's section `[server]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerOptions {
-    /// Where it listens. Any address but loopback needs a token.
+    /// Address to listen on. Any address but loopback needs a token.
     pub listen: SocketAddr,
-    /// With TLS.
+    /// Certificate and key; `None` serves plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// The largest body of a request.
+    /// Upper bound of a request's body.
     pub max_request_bytes: usize,
-    /// The bytes of all bodies that are read and all answers that are written at once; more wait for room.
+    /// Upper bound of the bytes of all requests and answers in flight; further ones wait for room.
     pub max_bytes_in_flight: usize,
-    /// So many connections at once; more wait until one ends.
+    /// Upper bound of open connections; further ones wait until one closes.
     pub max_connections: usize,
-    /// So many requests a second of each token, or address where there is none; `None` is no limit.
+    /// Request rate of each token, or of each address without a token; `None` is no limit.
     pub requests_per_second: Option<f64>,
-    /// How long the head of a request may take to arrive.
+    /// Time-out of a request's head.
     pub head_timeout: Duration,
-    /// How long a body may take to arrive.
+    /// Time-out of a request's body.
     pub body_timeout: Duration,
-    /// How long a client may read nothing of an answer.
+    /// Time after which a client that reads nothing of an answer is disconnected.
     pub write_timeout: Duration,
-    /// How long running requests have when the server stops.
+    /// Time that running requests have when the server stops.
     pub graceful_timeout: Duration,
-    /// How often queues are looked at, for the charts, the metrics and the live page.
+    /// Interval at which queues are sampled for charts, metrics and the live page.
     pub sample_interval: Duration,
-    /// Where traces are sent to by OTLP over HTTP, like `http://127.0.0.1:4318`.
+    /// Collector for traces by OTLP over HTTP, like `http://127.0.0.1:4318`.
     pub otlp_endpoint: Option<StoreUrl>,
 }
 

@@ -1,7 +1,7 @@
-//! How long things took: the middle and the slow end, of the last hour.
+//! Percentiles of durations in the last hour.
 //!
-//! Durations are counted in steps that grow by a fifth, so that a percentile is right within a tenth, and kept in slots of
-//! five minutes, the oldest of which is forgotten when a new one begins.
+//! Durations are counted in buckets that grow by a fifth, so a percentile is exact within a fifth, and state in slots
+//! of five minutes; the oldest slot is dropped when a new one begins.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -12,41 +12,41 @@ use postrider::{QueueName, ReceiptHandle};
 use postrider_wire::task::Percentiles;
 use tokio::time::Instant;
 
-/// Growth from one step to the next.
+/// Growth from one bucket to the next.
 const GROWTH: f64 = 1.2;
 
-/// Steps from a millisecond to twelve days.
-const STEPS: usize = 115;
+/// Number of buckets, from a millisecond to twelve days.
+const BUCKETS: usize = 115;
 
-/// A slot of the last hour, and how many there are.
+/// Length and number of the slots.
 const SLOT: Duration = Duration::from_secs(300);
 const SLOTS: usize = 12;
 
-/// Bound of the queues whose durations are kept.
-const MOST_QUEUES: usize = 1000;
+/// Upper bound of the queues.
+const MAX_QUEUES: usize = 1000;
 
-/// Bound of the deliveries whose beginning is remembered.
-const MOST_BEGUN: usize = 100_000;
+/// Upper bound of the running deliveries.
+const MAX_STARTED: usize = 100_000;
 
-/// Durations, counted by steps.
+/// Counts of durations by bucket.
 #[derive(Debug, Clone)]
-struct Counts(Box<[u32; STEPS]>);
+struct Counts(Box<[u32; BUCKETS]>);
 
 impl Default for Counts {
     fn default() -> Self {
-        Self(Box::new([0; STEPS]))
+        Self(Box::new([0; BUCKETS]))
     }
 }
 
-fn step(duration: Duration) -> usize {
+fn bucket(duration: Duration) -> usize {
     let millis = duration.as_secs_f64() * 1000.0;
-    // Bounded on both sides before it is a whole number.
-    if millis <= 1.0 { 0 } else { (millis.ln() / GROWTH.ln()).ceil().min((STEPS - 1) as f64) as usize }
+    // Clamped before the cast.
+    if millis <= 1.0 { 0 } else { (millis.ln() / GROWTH.ln()).ceil().min((BUCKETS - 1) as f64) as usize }
 }
 
 impl Counts {
     fn add(&mut self, duration: Duration) {
-        let count = &mut self.0[step(duration)];
+        let count = &mut self.0[bucket(duration)];
         *count = count.saturating_add(1);
     }
 
@@ -59,18 +59,18 @@ impl Counts {
         let at = |part: u64| {
             let wanted = (count * part).div_ceil(100).max(1);
             let mut passed = 0;
-            let step = self.0.iter().position(|own| {
+            let bucket = self.0.iter().position(|own| {
                 passed += u64::from(*own);
                 passed >= wanted
             });
-            // The upper end of the step.
-            GROWTH.powf(step.unwrap_or_default() as f64).round() as u64
+            // Upper end of the bucket.
+            GROWTH.powf(bucket.unwrap_or_default() as f64).round() as u64
         };
         (count > 0).then(|| Percentiles { count, p50_ms: at(50), p95_ms: at(95), p99_ms: at(99) })
     }
 }
 
-/// Percentiles of durations that are all at hand.
+/// Returns the percentiles of the given durations.
 pub(crate) fn of(durations: impl IntoIterator<Item = Duration>) -> Option<Percentiles> {
     let mut counts = Counts::default();
     durations.into_iter().for_each(|duration| counts.add(duration));
@@ -111,34 +111,34 @@ struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct State {
     queues: HashMap<QueueName, Queue>,
-    /// When deliveries were handed over, by a hash of their receipt; oldest first.
-    begun: HashMap<u64, Instant>,
+    /// Start times of deliveries, by a hash of the receipt.
+    started: HashMap<u64, Instant>,
     in_order: VecDeque<u64>,
 }
 
-impl Kept {
+impl State {
     fn queue(&mut self, queue: &QueueName) -> Option<&mut Queue> {
-        if self.queues.len() >= MOST_QUEUES && !self.queues.contains_key(queue) {
+        if self.queues.len() >= MAX_QUEUES && !self.queues.contains_key(queue) {
             return None;
         }
         Some(self.queues.entry(queue.clone()).or_default())
     }
 }
 
-/// How long messages of a queue waited and how long their handlers took, as far as they went through this server.
+/// Waiting and handling times of messages that went through this server.
 #[derive(Debug)]
 pub(crate) struct Durations {
     began: Instant,
     hasher: RandomState,
-    /// A lock, held for a look.
-    kept: Mutex<Kept>,
+    /// The lock is held briefly.
+    state: Mutex<State>,
 }
 
 impl Default for Durations {
     fn default() -> Self {
-        Self { began: Instant::now(), hasher: RandomState::new(), kept: Mutex::default() }
+        Self { began: Instant::now(), hasher: RandomState::new(), state: Mutex::default() }
     }
 }
 
@@ -151,46 +151,46 @@ impl Durations {
         self.hasher.hash_one((receipt.queue(), receipt.message_id(), receipt.token()))
     }
 
-    /// A message is a client's now, for the first time after it had waited for so long.
-    pub(crate) fn handed_over(&self, receipt: &ReceiptHandle, waited: Option<Duration>) {
+    /// Records a delivery, and its waiting time if it is the first.
+    pub(crate) fn delivered(&self, receipt: &ReceiptHandle, waited: Option<Duration>) {
         let (slot, hash) = (self.slot(), self.hash(receipt));
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.begun.insert(hash, Instant::now()).is_none() {
-            kept.in_order.push_back(hash);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.started.insert(hash, Instant::now()).is_none() {
+            state.in_order.push_back(hash);
         }
-        // What was settled stays in the order until it is the oldest.
-        while kept.in_order.len() > MOST_BEGUN
-            && let Some(oldest) = kept.in_order.pop_front()
+        // Settled deliveries stay in the order until they are the oldest.
+        while state.in_order.len() > MAX_STARTED
+            && let Some(oldest) = state.in_order.pop_front()
         {
-            kept.begun.remove(&oldest);
+            state.started.remove(&oldest);
         }
-        if let (Some(waited), Some(queue)) = (waited, kept.queue(receipt.queue())) {
+        if let (Some(waited), Some(queue)) = (waited, state.queue(receipt.queue())) {
             queue.waited.add(slot, waited);
         }
     }
 
-    /// A handler has ended.
+    /// Records the end of a handler.
     pub(crate) fn settled(&self, receipt: &ReceiptHandle) {
         let (slot, hash) = (self.slot(), self.hash(receipt));
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(began) = kept.begun.remove(&hash) else { return };
-        if let Some(queue) = kept.queue(receipt.queue()) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(began) = state.started.remove(&hash) else { return };
+        if let Some(queue) = state.queue(receipt.queue()) {
             queue.took.add(slot, began.elapsed());
         }
     }
 
-    /// How long messages of a queue waited, and how long their handlers took.
+    /// Returns the percentiles of a queue's waiting and handling times.
     pub(crate) fn of(&self, queue: &QueueName) -> (Option<Percentiles>, Option<Percentiles>) {
         let slot = self.slot();
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(queue) = kept.queues.get_mut(queue) else { return (None, None) };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(queue) = state.queues.get_mut(queue) else { return (None, None) };
         (queue.waited.percentiles(slot), queue.took.percentiles(slot))
     }
 
-    /// Forgets queues that are no more.
-    pub(crate) fn keep(&self, is_listed: impl Fn(&QueueName) -> bool) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.queues.retain(|queue, _| is_listed(queue));
+    /// Drops queues that are no longer listed.
+    pub(crate) fn retain_listed(&self, is_listed: impl Fn(&QueueName) -> bool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.queues.retain(|queue, _| is_listed(queue));
     }
 }
 
@@ -199,11 +199,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_right_within_a_fifth() {
+    fn percentiles_are_exact_within_a_fifth() {
         let found = of((1..=1000).map(Duration::from_millis)).unwrap();
-        for (told, wanted) in [(found.p50_ms, 500.0), (found.p95_ms, 950.0), (found.p99_ms, 990.0)] {
-            let told = told as f64;
-            assert!(told >= wanted && told <= wanted * GROWTH + 1.0, "{told} for {wanted}");
+        for (actual, wanted) in [(found.p50_ms, 500.0), (found.p95_ms, 950.0), (found.p99_ms, 990.0)] {
+            let actual = actual as f64;
+            assert!(actual >= wanted && actual <= wanted * GROWTH + 1.0, "{actual} for {wanted}");
         }
         assert_eq!(found.count, 1000);
         assert!(of([]).is_none());
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_an_hour_is_forgotten() {
+    fn durations_older_than_an_hour_are_dropped() {
         let mut hour = LastHour::default();
         hour.add(0, Duration::from_secs(100));
         hour.add(5, Duration::from_secs(1));

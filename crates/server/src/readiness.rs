@@ -1,6 +1,6 @@
-//! Whether the store answers, for whoever asks without saying who they are.
+//! The readiness check, which needs no token.
 //!
-//! Anybody may ask, as often as they like: the store is asked by one of them at a time, and the others have its answer.
+//! Any client may call it at any rate: one call at a time checks the store, and the others share its result.
 
 use std::time::Duration;
 
@@ -8,43 +8,43 @@ use postrider::{Deadline, MessagingError, MessagingService};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// How long an answer of the store is believed.
-const BELIEVED: Duration = Duration::from_secs(1);
+/// Time for which a result is reused.
+const CACHE_LIFE: Duration = Duration::from_secs(1);
 
-/// How long the store may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time-out of the store's health check.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the store last answered. A lock, held while it is asked, so that others wait for the same answer.
+/// The last result. Locked during a check, so that concurrent calls wait for its result.
 #[derive(Debug, Default)]
-pub(crate) struct Readiness(Mutex<Option<Look>>);
+pub(crate) struct Readiness(Mutex<Option<CheckResult>>);
 
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct CheckResult {
     is_up: bool,
     at: Instant,
 }
 
 impl Readiness {
-    /// Whether the store answers. To be carried out to its end: whoever leaves has asked for others as well.
+    /// Whether the store answers. The caller must run it to completion, as other calls wait for the result.
     pub(crate) async fn is_up(&self, store: &impl MessagingService) -> bool {
-        self.asked(|| store.health_check(Deadline::after(PATIENCE))).await
+        self.check(|| store.health_check(Deadline::after(TIMEOUT))).await
     }
 
-    async fn asked<F: Future<Output = Result<(), MessagingError>>>(&self, ask: impl FnOnce() -> F) -> bool {
+    async fn check<F: Future<Output = Result<(), MessagingError>>>(&self, ask: impl FnOnce() -> F) -> bool {
         let mut last = self.0.lock().await;
-        if let Some(look) = last.filter(|look| look.at.elapsed() < BELIEVED) {
-            return look.is_up;
+        if let Some(result) = last.filter(|result| result.at.elapsed() < CACHE_LIFE) {
+            return result.is_up;
         }
-        let was_up = last.is_none_or(|look| look.is_up);
+        let was_up = last.is_none_or(|result| result.is_up);
         let answer = ask().await;
         match &answer {
-            // Once, however often it is asked.
+            // Logged on changes only.
             Err(error) if was_up => tracing::warn!(%error, "the store does not answer"),
             Ok(()) if !was_up => tracing::warn!("the store answers again"),
             _ => {}
         }
         let is_up = answer.is_ok();
-        *last = Some(Look { is_up, at: Instant::now() });
+        *last = Some(CheckResult { is_up, at: Instant::now() });
         is_up
     }
 }
@@ -60,10 +60,10 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn many_who_ask_are_one_question_a_second() {
+    async fn many_calls_check_the_store_once_a_second() {
         let (readiness, asked) = (&Readiness::default(), &AtomicUsize::new(0));
         let ask = |answer: fn() -> Result<(), MessagingError>| {
-            readiness.asked(move || async move {
+            readiness.check(move || async move {
                 asked.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 answer()
@@ -73,13 +73,13 @@ mod tests {
         let together = futures_util::future::join_all((0..100).map(|_| ask(gone))).await;
         assert!(together.iter().all(|is_up| !is_up));
         assert_eq!(asked.load(Ordering::Relaxed), 1);
-        assert!(!ask(|| Ok(())).await, "it is believed for a while");
-        tokio::time::advance(BELIEVED).await;
+        assert!(!ask(|| Ok(())).await, "the result is reused for a while");
+        tokio::time::advance(CACHE_LIFE).await;
         assert!(ask(|| Ok(())).await);
         assert_eq!(asked.load(Ordering::Relaxed), 2);
     }
 
-    /// Counts what is logged here.
+    /// Counts the log lines of this module.
     struct Logged(Arc<AtomicUsize>);
 
     impl Subscriber for Logged {
@@ -102,14 +102,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_store_that_is_away_is_logged_when_it_goes_and_when_it_comes_back() {
+    async fn a_store_outage_is_logged_at_its_start_and_its_end() {
         let (readiness, lines) = (Readiness::default(), Arc::new(AtomicUsize::new(0)));
         let _logged = tracing::subscriber::set_default(Logged(lines.clone()));
         for (is_up, logged) in [(true, 0), (false, 1), (false, 1), (false, 1), (true, 2), (true, 2), (false, 3)] {
             let answer = if is_up { Ok(()) } else { Err(MessagingError::busy("gone")) };
-            assert_eq!(readiness.asked(|| async { answer }).await, is_up);
+            assert_eq!(readiness.check(|| async { answer }).await, is_up);
             assert_eq!(lines.load(Ordering::Relaxed), logged);
-            tokio::time::advance(BELIEVED).await;
+            tokio::time::advance(CACHE_LIFE).await;
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Receipts that leave the process.
+//! Receipts, leases and cursors as clients see them.
 //!
-//! A store's own receipt may be made of a row's number and a count that anybody could guess. What a server hands out is
-//! that receipt with a mark that only servers of the same state can make: whoever shows it was given it. It names its
-//! queue in the open, so that a token's limits can be checked before anything else.
+//! A store's own receipt may consist of a row number and a count that can be guessed. The server hands out that receipt
+//! with a MAC that only servers on the same state can compute, so a valid one was issued to a client. The queue is in
+//! plain text, so that the limits of a token are checked first.
 
 use std::sync::Arc;
 
@@ -15,31 +15,31 @@ use subtle::ConstantTimeEq;
 
 use crate::access::Caller;
 
-/// The kind of provider that receipts of a server are of.
+/// Provider name in receipts of a server.
 const PROVIDER: &str = "http";
 
 const LEASE_PREFIX: &str = "prl1.";
 
 const CURSOR_PREFIX: &str = "prc1.";
 
-/// Length that the texts of cursors are filled up to, or to a multiple of it.
+/// Block length to which cursors are padded.
 const CURSOR_BLOCK: usize = 64;
 
-/// End of a cursor's text. It is in no text that is UTF-8.
+/// End of a cursor's text before the padding. It does not occur in UTF-8.
 const END: u8 = 0xff;
 
-/// What is in a receipt that a client showed.
+/// The content of a client's receipt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Opened {
     /// The store's receipt.
     pub(crate) own: ReceiptHandle,
-    /// How often a handler had failed before.
+    /// Failed attempts before this delivery.
     pub(crate) attempts_count: u32,
-    /// Who received the message.
+    /// The worker that received the message.
     pub(crate) worker: Option<Arc<str>>,
 }
 
-/// What is in a lease on a task that a client showed.
+/// The content of a client's task lease.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OpenedLease {
     pub(crate) lease: TaskLease,
@@ -48,7 +48,7 @@ pub(crate) struct OpenedLease {
     pub(crate) began: Option<Timestamp>,
 }
 
-/// What marks receipts, and knows its own marks.
+/// Signs and verifies receipts, and encrypts cursors.
 pub(crate) struct Seal {
     key: [u8; 32],
 }
@@ -59,7 +59,7 @@ impl Seal {
     }
 
     fn code(&self, what: &[u8], text: &[u8]) -> [u8; 32] {
-        // A key of any length is taken, so this cannot fail; a seal without a key would be no seal.
+        // HMAC accepts keys of any length, so this cannot fail.
         let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(&self.key).unwrap_or_else(|_| unreachable!("any length"));
         mac.update(what);
         mac.update(text);
@@ -72,9 +72,8 @@ impl Seal {
         mark
     }
 
-    /// A store's cursor of a listing, as those are given it who may not see every row: it can be a number of a row, and
-    /// would tell how many there are of others. Encrypted under its own mark, so that a cursor is always the same text,
-    /// and as long as any other.
+    /// Encrypts a store's cursor for callers that may not see every row: it can be a row number, which would reveal how
+    /// many hidden rows there are. The MAC is the nonce, so equal cursors have equal texts; all have the same length.
     pub(crate) fn hide_cursor(&self, listing: &str, cursor: &str) -> String {
         let mut text = cursor.as_bytes().to_vec();
         text.push(END);
@@ -84,10 +83,10 @@ impl Seal {
         format!("{CURSOR_PREFIX}{}", BASE64URL_NOPAD.encode(&[&mark[..], &text].concat()))
     }
 
-    /// The store's cursor in what a client showed.
+    /// Returns the store's cursor in a hidden one.
     pub(crate) fn read_cursor(&self, listing: &str, shown: &str) -> Result<String, MessagingError> {
         let foreign =
-            || MessagingError::invalid("cursor", "it is not from this listing; pass 'next' of the page before");
+            || MessagingError::invalid("cursor", "it is not from this listing; pass 'next' of the previous page");
         let encoded = shown.strip_prefix(CURSOR_PREFIX).ok_or_else(foreign)?;
         let bytes = BASE64URL_NOPAD.decode(encoded.as_bytes()).map_err(|_| foreign())?;
         let (mark, text) = bytes.split_first_chunk::<16>().ok_or_else(foreign)?;
@@ -101,13 +100,13 @@ impl Seal {
         String::from_utf8(text).map_err(|_| foreign())
     }
 
-    /// A store's cursor of a listing as a caller may see it: hidden from one who may not see every queue.
-    pub(crate) fn cursor_to_show(&self, caller: &Caller, listing: &str, cursor: String) -> String {
+    /// Returns a cursor as the caller may see it: hidden if the token is limited to queues.
+    pub(crate) fn visible_cursor(&self, caller: &Caller, listing: &str, cursor: String) -> String {
         if caller.queues.is_some() { self.hide_cursor(listing, &cursor) } else { cursor }
     }
 
-    /// The store's cursor in what a caller showed.
-    pub(crate) fn shown_cursor(
+    /// Returns the store's cursor in the one that a caller passed.
+    pub(crate) fn store_cursor(
         &self,
         caller: &Caller,
         listing: &str,
@@ -120,7 +119,7 @@ impl Seal {
         shown.map(read).transpose()
     }
 
-    /// Encrypts, and decrypts: a stream that the mark makes is laid over the text.
+    /// Encrypts or decrypts by XOR with a key stream derived from the MAC.
     fn encrypt(&self, mark: &[u8; 16], text: &mut [u8]) {
         for (number, block) in text.chunks_mut(32).enumerate() {
             let stream = self.code(b"stream", &[&mark[..], &(number as u64).to_be_bytes()].concat());
@@ -128,12 +127,12 @@ impl Seal {
         }
     }
 
-    /// The receipt that a client is given. It carries how often a handler has failed on the message, so that a client
-    /// which leaves the delay of a retry to the server is backed off like any other, and who received it, so that a failed
-    /// attempt is noted as that worker's. Its token is the store's: receipts of one lease have one token here too.
+    /// Returns the receipt for a client. It carries the count of failed attempts, from which the server computes the
+    /// backoff of a retry without a delay, and the worker, to which a failed attempt is attributed. Its lease token is
+    /// the store's: receipts of one lease have the same token.
     pub(crate) fn seal(&self, own: &ReceiptHandle, attempts_count: u32, worker: &str) -> ReceiptHandle {
         let mut sealed = attempts_count.to_be_bytes().to_vec();
-        // A receipt's own text has no line break in it, nor has the name of a worker.
+        // Neither the receipt's text nor the worker's name contains a line break.
         sealed.extend_from_slice(format!("{own}\n{worker}").as_bytes());
         let mut bytes = self.mark(b"receipt", &sealed).to_vec();
         bytes.append(&mut sealed);
@@ -141,7 +140,7 @@ impl Seal {
         ReceiptHandle::new(PROVIDER, own.queue().clone(), own.message_id(), own.token(), native)
     }
 
-    /// The store's receipt in one that a client showed, and what else it carries.
+    /// Verifies a client's receipt and returns its content.
     pub(crate) fn open(&self, shown: &ReceiptHandle) -> Result<Opened, MessagingError> {
         shown.check_provider(PROVIDER)?;
         let foreign = || MessagingError::invalid_receipt("it was not issued by this server");
@@ -149,17 +148,17 @@ impl Seal {
         let is_mark = |mark: &[u8], sealed: &[u8]| bool::from(self.mark(b"receipt", sealed).ct_eq(mark));
         let (sealed, token) = match bytes.split_first_chunk::<16>() {
             Some((mark, sealed)) if is_mark(mark, sealed) => (sealed, Some(shown.token())),
-            // The version before this one handed out receipts whose token is the mark.
+            // Receipts of the previous version have the MAC as their token.
             _ if is_mark(&shown.token().0.to_be_bytes(), bytes) => (&bytes[..], None),
             _ => return Err(foreign()),
         };
         let (attempts, text) = sealed.split_first_chunk::<4>().ok_or_else(foreign)?;
         let text = std::str::from_utf8(text).map_err(|_| foreign())?;
-        // One that was issued before receipts named workers ends with itself.
+        // Receipts of older versions name no worker.
         let (own, worker) = text.split_once('\n').unwrap_or((text, ""));
         let worker = (!worker.is_empty()).then(|| worker.into());
         let own: ReceiptHandle = own.parse()?;
-        // The mark is of the inner receipt alone; what stands in the open must say the same.
+        // The MAC covers the inner receipt only, so the plain fields must equal it.
         let is_same = (own.queue(), own.message_id()) == (shown.queue(), shown.message_id());
         if !is_same || token.is_some_and(|token| token != own.token()) {
             return Err(foreign());
@@ -167,8 +166,8 @@ impl Seal {
         Ok(Opened { own, attempts_count: u32::from_be_bytes(*attempts), worker })
     }
 
-    /// The lease on a task as a client is given it. It carries when that was, so that the attempt's length is known at its
-    /// end.
+    /// Returns the task lease for a client. It carries the time of the claim, from which the duration of the attempt is
+    /// computed.
     pub(crate) fn seal_lease(&self, lease: &TaskLease, task_type: &TaskType) -> String {
         let mut bytes = Vec::with_capacity(64 + task_type.as_str().len());
         bytes.extend_from_slice(lease.id.as_uuid().as_bytes());
@@ -179,7 +178,7 @@ impl Seal {
         format!("{LEASE_PREFIX}{}", BASE64URL_NOPAD.encode(&bytes))
     }
 
-    /// The lease in what a client showed, and what else it carries.
+    /// Verifies a client's task lease and returns its content.
     pub(crate) fn open_lease(&self, shown: &str) -> Result<OpenedLease, MessagingError> {
         let foreign = || MessagingError::invalid("lease", "it was not issued by this server; use it as it was given");
         let encoded = shown.trim().strip_prefix(LEASE_PREFIX).ok_or_else(foreign)?;
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_opens_and_nothing_else_does() {
+    fn only_sealed_receipts_open() {
         let (seal, other) = (Seal::new([1; 32]), Seal::new([2; 32]));
         let own = receipt("orders", 3);
         let shown: ReceiptHandle = seal.seal(&own, 5, "host:7").to_string().parse().unwrap();
@@ -231,7 +230,7 @@ mod tests {
         assert!(other.open(&shown).is_err(), "of another server");
         assert!(seal.open(&own).is_err(), "the store's own receipt is worth nothing here");
 
-        // The inner receipt of another queue under the mark of this one, and the other way around.
+        // The inner receipt of another queue with the plain fields of this one, and the other way around.
         let elsewhere = receipt("mail", 4);
         let NativeRef::Handle(inner) = seal.seal(&elsewhere, 0, "w").native().clone() else { panic!() };
         let spliced = ReceiptHandle::new(
@@ -249,12 +248,12 @@ mod tests {
             seal.seal(&elsewhere, 0, "w").token(),
             NativeRef::Handle(inner),
         );
-        assert!(seal.open(&renamed).is_err(), "the queue in the open is not the one that the receipt is for");
+        assert!(seal.open(&renamed).is_err(), "the plain queue is not the sealed one");
     }
 
     #[test]
-    fn a_receipt_of_the_version_before_opens() {
-        // Under the key of ones: of the row 3, after five failed attempts.
+    fn a_receipt_of_the_previous_version_opens() {
+        // Sealed with the key [1; 32]: row 3, after five failed attempts.
         let text = "pr1.BGh0dHAGb3JkZXJzAZAWPYaUc5uupZZsJvitkUkUqcqrTE_F4DEyqMRS3k0BAAAABXByMS5Cbk54YkdsMFpRWnZjbVJsY25N\
                           QmtCWTlocFJ6bTY2bGxtd20tSzJSQUFBQUFBQUFBQUFBQUFBQUFBQUFCd0FBQUFBQUFBQUFBeVNmbC1jcYq3aw";
         let (seal, shown) = (Seal::new([1; 32]), text.parse::<ReceiptHandle>().unwrap());
@@ -266,17 +265,17 @@ mod tests {
             let queue = QueueName::new(queue).unwrap();
             ReceiptHandle::new("http", queue, id, token, shown.native().clone())
         };
-        assert!(seal.open(&with("mail", shown.token())).is_err(), "the queue in the open is another");
-        assert!(seal.open(&with("orders", own.token())).is_err(), "without its mark");
+        assert!(seal.open(&with("mail", shown.token())).is_err(), "the plain queue is another");
+        assert!(seal.open(&with("orders", own.token())).is_err(), "without its MAC");
     }
 
     #[test]
-    fn a_hidden_cursor_says_nothing_and_is_read_back() {
+    fn a_hidden_cursor_reveals_nothing_and_is_read_back() {
         let seal = Seal::new([1; 32]);
         let hidden: Vec<_> = ["1", "2", "1000000000", ""].map(|cursor| seal.hide_cursor("tasks", cursor)).into();
         for (cursor, hidden) in ["1", "2", "1000000000", ""].into_iter().zip(&hidden) {
             assert_eq!(seal.read_cursor("tasks", hidden).unwrap(), cursor);
-            assert_eq!(hidden.len(), seal.hide_cursor("tasks", "7").len(), "its length says nothing");
+            assert_eq!(hidden.len(), seal.hide_cursor("tasks", "7").len(), "all have the same length");
             assert!(
                 seal.read_cursor("letters", hidden).is_err()
                     && Seal::new([2; 32]).read_cursor("tasks", hidden).is_err()

@@ -1,4 +1,4 @@
-//! A server from its start to its end.
+//! Starting, running and stopping a server.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,11 +18,11 @@ use tokio_util::task::TaskTracker;
 use crate::access::Tokens;
 use crate::app::App;
 use crate::options::ServerOptions;
-use crate::workers::SWEEP;
-use crate::{edge, looking, routes};
+use crate::workers::SWEEP_INTERVAL;
+use crate::{edge, routes, sampler};
 
-/// How long chores, jobs and leases that go back have when no connection is left.
-const LAST_WORK: Duration = Duration::from_secs(10);
+/// Time that chores, jobs and lease releases have after the last connection has closed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a server cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -34,37 +34,37 @@ pub enum ServeError {
     /// The store cannot be used.
     #[error(transparent)]
     Messaging(#[from] MessagingError),
-    /// Either.
+    /// The configuration is wrong, or the store cannot be used.
     #[error(transparent)]
     Context(#[from] ContextError),
-    /// Nobody may listen there.
+    /// The address cannot be bound.
     #[error("cannot listen on {address}: {source}. Choose another address with --listen, or end what uses it")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Everybody could reach it, and nobody would be asked who they are.
+    /// Other machines could reach the server, and no token exists.
     #[error(
         "{address} can be reached from other machines, and there is no token. Make one with `postrider token create \
          NAME --role admin` and the --url of this store, then start the server again"
     )]
     Open {
-        /// Where.
+        /// The address.
         address: SocketAddr,
     },
     /// The certificate or its key cannot be used.
     #[error("the certificate cannot be used: {}: {why}. Give a certificate and its key as PEM files", file.display())]
     Certificate {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         why: String,
     },
 }
 
-/// A server that listens and does not answer yet.
+/// A server that is bound to its address and not yet running.
 #[must_use = "a server does nothing until it is run"]
 pub struct Server {
     app: Arc<App>,
@@ -75,7 +75,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, with the store and the state that the context names.
+    /// Binds the address, with the store and the state of the context.
     pub fn bind(
         context: SystemContext,
         state: StateStorage,
@@ -100,30 +100,30 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where the dashboard is.
+    /// URL of the dashboard.
     pub fn url(&self) -> String {
         format!("{}://{}", if self.tls.is_some() { "https" } else { "http" }, self.address)
     }
 
-    /// Serves until a stop is asked for; then long polls end, running requests finish, and what was begun is ended.
+    /// Serves until `shutdown`; then long polls end, running requests finish, and background work is awaited.
     pub async fn run(self, shutdown: impl Into<Shutdown>) -> Result<(), ServeError> {
         let shutdown = shutdown.into();
         let Self { app, listener, tls, keeper, .. } = self;
         let others = TaskTracker::new();
-        // Nothing is lost where these are left in the middle.
-        others.spawn(app.stop.clone().run_until_cancelled_owned(looking::watch(app.clone())));
+        // These can be aborted anywhere without loss.
+        others.spawn(app.stop.clone().run_until_cancelled_owned(sampler::run(app.clone())));
         others.spawn(app.stop.clone().run_until_cancelled_owned(forget(app.clone())));
         others.spawn(app.stop.clone().run_until_cancelled_owned(sweep(app.clone())));
         let chores = Shutdown::new();
         let keeper = app.tasks.keeper(keeper).run(chores.clone());
         let keeping = others.spawn(async move {
             if let Err(error) = keeper.await {
-                tracing::error!(%error, "the chores of tasks are not done any more");
+                tracing::error!(%error, "the chores of tasks have stopped");
             }
         });
         let stop = app.stop.clone();
@@ -139,13 +139,13 @@ impl Server {
         stop.cancel();
         chores.request();
         others.close();
-        app.begun.close();
-        let ended = async { tokio::join!(others.wait(), app.begun.wait()) };
-        // Each is short; what takes longer is safe to be cut off.
-        if tokio::time::timeout(LAST_WORK, ended).await.is_err() {
+        app.background.close();
+        let ended = async { tokio::join!(others.wait(), app.background.wait()) };
+        // Each is short, and safe to abort if it takes longer.
+        if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
             tracing::warn!(
-                left = others.len() + app.begun.len(),
-                "what was begun was cut off: it took too long to end"
+                left = others.len() + app.background.len(),
+                "background work was aborted: it took too long to end"
             );
             keeping.abort();
         }
@@ -160,20 +160,20 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// Removes records that have ended, now and then.
+/// Removes expired records, periodically.
 async fn forget(app: Arc<App>) -> Infallible {
     loop {
         if let Err(error) = app.records.forget_expired(Deadline::default()).await {
-            tracing::warn!(%error, "records that have ended could not be removed");
+            tracing::warn!(%error, "expired records could not be removed");
         }
         tokio::time::sleep(Duration::from_secs(600)).await;
     }
 }
 
-/// Forgets workers that are gone, now and then.
+/// Removes idle workers from the list, periodically.
 async fn sweep(app: Arc<App>) -> Infallible {
     loop {
-        tokio::time::sleep(SWEEP).await;
+        tokio::time::sleep(SWEEP_INTERVAL).await;
         app.workers.sweep();
     }
 }
@@ -188,13 +188,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_store_is_closed_after_what_was_begun_has_ended() {
-        let (context, state, _folder) = crate::app::example_store().await;
+    async fn the_store_is_closed_after_background_work_has_ended() {
+        let (context, state, _folder) = crate::app::test_store().await;
         let options = ServerOptions { listen: (Ipv4Addr::LOCALHOST, 0).into(), ..ServerOptions::default() };
         let server = Server::bind(context, state, options).await.unwrap();
         let (app, sent) = (server.app.clone(), Arc::new(AtomicUsize::new(0)));
         let counted = sent.clone();
-        server.app.begun.spawn(async move {
+        server.app.background.spawn(async move {
             app.stop.cancelled().await;
             let queue = QueueName::new("orders").unwrap();
             for _ in 0..100 {

@@ -1,8 +1,8 @@
-//! Traces: carried from whoever sends a message to whoever handles it, and told to a collector when one is named.
+//! Traces: passed on from sender to handler, and exported to a collector if one is configured.
 //!
-//! A request with a `traceparent` makes the messages that it sends part of that trace, unless they name one themselves; a
-//! handler finds it in the message's headers. Spans of requests are sent by OTLP over HTTP, as JSON, in the background:
-//! a collector that is slow or away costs spans, never a request.
+//! Messages that a request with a `traceparent` sends belong to that trace, unless they name one themselves; a handler
+//! finds it in the message's headers. Spans of requests are exported by OTLP over HTTP, as JSON, in the background: if
+//! the collector is slow or down, spans are lost, and no request is delayed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,17 +18,17 @@ use postrider::{Headers, MessagingError};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// So many spans wait to be sent; more are dropped.
-const KEPT: usize = 4096;
+/// Upper bound of the spans that wait for export; further ones are dropped.
+const MAX_WAITING: usize = 4096;
 
-/// So many are sent at once.
+/// Upper bound of the spans of one export.
 const BATCH: usize = 512;
 
 /// The trace of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestTrace {
     span: TraceContext,
-    /// Whether the caller named one.
+    /// Whether the request named it.
     is_given: bool,
 }
 
@@ -37,7 +37,7 @@ impl RequestTrace {
         let mut given = Headers::new();
         for name in ["traceparent", "tracestate"] {
             if let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) {
-                // A value that cannot be a header names no trace.
+                // An invalid value is ignored.
                 let _ = given.insert(name, value);
             }
         }
@@ -47,7 +47,7 @@ impl RequestTrace {
         }
     }
 
-    /// Makes a message part of the trace, unless it names one itself or nobody is interested.
+    /// Adds the trace to a message's headers, unless they name one or traces are not in use.
     pub(crate) fn inject(&self, headers: &mut Headers, is_traced: bool) -> Result<(), MessagingError> {
         if (self.is_given || is_traced) && headers.get("traceparent").is_none() {
             self.span.inject_into(headers)?;
@@ -56,7 +56,7 @@ impl RequestTrace {
     }
 }
 
-/// Where spans are sent to.
+/// The collector that receives spans.
 #[derive(Debug)]
 struct Collector {
     client: Client<HttpConnector, Full<Bytes>>,
@@ -68,8 +68,7 @@ impl Collector {
         let url: Option<Uri> = format!("{}/v1/traces", endpoint.trim_end_matches('/')).parse().ok();
         let url = url.filter(|url| url.scheme_str() == Some("http") && url.host().is_some()).ok_or_else(|| {
             let why = format!(
-                "'{}' is no address of a collector; use http://host:4318, and let a collector beside this server go on by \
-                 TLS",
+                "invalid collector URL '{}'; use http://host:4318. For TLS, run a collector on this machine that forwards",
                 masked_url(endpoint).escape_debug()
             );
             MessagingError::invalid("server.otlp_endpoint", why)
@@ -77,10 +76,10 @@ impl Collector {
         Ok(Self { client: Client::builder(TokioExecutor::new()).build_http(), url })
     }
 
-    async fn post(&self, body: String, patience: Duration) -> Result<(), String> {
+    async fn post(&self, body: String, timeout: Duration) -> Result<(), String> {
         let request = Request::post(self.url.clone()).header(header::CONTENT_TYPE, "application/json");
         let request = request.body(Full::new(Bytes::from(body))).map_err(|error| error.to_string())?;
-        match tokio::time::timeout(patience, self.client.request(request)).await {
+        match tokio::time::timeout(timeout, self.client.request(request)).await {
             Ok(Ok(answer)) if answer.status().is_success() => Ok(()),
             Ok(Ok(answer)) => Err(format!("the collector answered {}", answer.status())),
             Ok(Err(error)) => Err(error.to_string()),
@@ -89,22 +88,22 @@ impl Collector {
     }
 }
 
-/// Tells spans to a collector.
+/// Exports spans to a collector.
 #[derive(Debug)]
 pub(crate) struct Traces {
     spans: mpsc::Sender<Value>,
 }
 
 impl Traces {
-    /// Sends to the collector at `endpoint`, like `http://127.0.0.1:4318`.
+    /// Exports to the collector at `endpoint`, like `http://127.0.0.1:4318`.
     pub(crate) fn new(endpoint: &str) -> Result<Self, MessagingError> {
         let client = Collector::new(endpoint)?;
-        let (spans, waiting) = mpsc::channel(KEPT);
+        let (spans, waiting) = mpsc::channel(MAX_WAITING);
         tokio::spawn(send(client, waiting));
         Ok(Self { spans })
     }
 
-    /// A request has ended.
+    /// Queues the span of a request for export.
     pub(crate) fn request(&self, trace: &RequestTrace, method: &str, route: &str, status: u16, took: Duration) {
         if !trace.span.is_sampled() {
             return;
@@ -116,7 +115,7 @@ impl Traces {
             "traceId": trace.span.trace_id(),
             "spanId": trace.span.span_id(),
             "name": format!("{method} {route}"),
-            // A server's span.
+            // SPAN_KIND_SERVER.
             "kind": 2,
             "startTimeUnixNano": begin.as_nanos().to_string(),
             "endTimeUnixNano": end.as_nanos().to_string(),
@@ -130,7 +129,7 @@ impl Traces {
         if let Some(parent) = trace.span.parent_id() {
             span["parentSpanId"] = json!(parent);
         }
-        // A full channel costs this span.
+        // If the channel is full, the span is dropped.
         let _ = self.spans.try_send(span);
     }
 }
@@ -148,9 +147,9 @@ async fn send(client: Collector, mut waiting: mpsc::Receiver<Value>) {
             }],
         });
         if let Err(error) = client.post(body.to_string(), Duration::from_secs(10)).await {
-            tracing::warn!(%error, "spans could not be sent to the collector");
+            tracing::warn!(%error, "spans could not be exported to the collector");
         }
-        // Those of a short while go together.
+        // Collects the spans of a short interval into one export.
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

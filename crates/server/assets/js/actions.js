@@ -1,11 +1,11 @@
-// Buttons that know who may press them.
+// Buttons that check the role of the session.
 
 import { h } from "./elements.js";
 import { refusal } from "./session.js";
 import { toast, toastProblem } from "./toasts.js";
 import { isAbort } from "./api.js";
 
-/** A button for those who have `role` (on `queue`); for others it stays visible and says why it does nothing. */
+/** A button that needs `role` (on `queue`). Without it the button is visible and disabled, with the reason as its title. */
 export function actionButton({ label, test, role, queue, tone, small, title, run }) {
   const why = role ? refusal(role, queue) : null;
   const button = h(
@@ -32,8 +32,8 @@ export function actionButton({ label, test, role, queue, tone, small, title, run
   return button;
 }
 
-/** Says at the top of a page that what it shows can not be seen by this token. */
+/** Returns the text of a page that this token may not see; null if it may. */
 export function refusedPage(role) {
   const why = refusal(role);
-  return why === null ? null : h("div.empty", { "data-test": "refused" }, h("h2", {}, "Not for this token"), h("p", {}, why));
+  return why === null ? null : h("div.empty", { "data-test": "refused" }, h("h2", {}, "Not allowed for this token"), h("p", {}, why));
 }

@@ -1,4 +1,4 @@
-// Calls of the HTTP API. Every refusal is a `Problem` with the text that the server meant for people.
+// Calls of the HTTP API. Every error is a `Problem` with the server's text.
 
 export class Problem extends Error {
   constructor(body, status) {
@@ -6,7 +6,7 @@ export class Problem extends Error {
     this.name = "Problem";
     this.status = status;
     this.code = body.code ?? `http_${status}`;
-    this.title = body.title ?? "It was refused";
+    this.title = body.title ?? "The request was refused";
     this.detail = this.message;
     this.requestId = body.request_id ?? null;
     this.retryAfter = body.retry_after_seconds ?? null;
@@ -15,12 +15,12 @@ export class Problem extends Error {
 }
 
 let whenUnauthorized = () => {};
-/** Who is told that the server does not know us (any more). */
+/** Sets the callback for answers with status 401. */
 export function onUnauthorized(act) {
   whenUnauthorized = act;
 }
 
-/** A path whose values are encoded: path`/v1/queues/${name}/purge`. */
+/** A path with encoded values: path`/v1/queues/${name}/purge`. */
 export function path(parts, ...values) {
   return parts.reduce((text, part, i) => text + encodeURIComponent(values[i - 1]) + part);
 }
@@ -72,5 +72,5 @@ export const api = {
   remove: (url, options) => request("DELETE", url, options),
 };
 
-/** Whether it only says that the page which asked is gone. */
+/** Whether the request was aborted because its page was left. */
 export const isAbort = (error) => error?.name === "AbortError";

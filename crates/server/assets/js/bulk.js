@@ -1,4 +1,4 @@
-// Many at once: first what would be done, then a job with its progress.
+// Bulk actions: a preview first, then a job with its progress.
 
 import { field, openDialog } from "./dialogs.js";
 import { freshId, h, replace } from "./elements.js";
@@ -6,7 +6,7 @@ import { count, number, shortId } from "./format.js";
 import { openJobs } from "./jobs.js";
 import { queues } from "./queues.js";
 
-const WHY = { leased: "leased by a worker right now", dedup_key_taken: "another living message has its dedup key", not_found: "gone meanwhile" };
+const WHY = { leased: "leased by a worker", dedup_key_taken: "another living message has its dedup key", not_found: "no longer there" };
 
 function skippedList(skipped) {
   if (skipped.length === 0) return null;
@@ -15,7 +15,7 @@ function skippedList(skipped) {
     if (!groups.has(why)) groups.set(why, []);
     groups.get(why).push(id);
   }
-  return h("details", { "data-test": "bulk-skipped" }, h("summary", {}, `${number(skipped.length)} would be skipped`), [...groups].map(([why, ids]) => h("div", {}, h("p", {}, h("strong", {}, number(ids.length)), ` ${WHY[why] ?? why}`), idList(ids))));
+  return h("details", { "data-test": "bulk-skipped" }, h("summary", {}, `${number(skipped.length)} will be skipped`), [...groups].map(([why, ids]) => h("div", {}, h("p", {}, h("strong", {}, number(ids.length)), ` ${WHY[why] ?? why}`), idList(ids))));
 }
 
 function idList(ids) {
@@ -23,13 +23,13 @@ function idList(ids) {
 }
 
 /**
- * `preview(options)` answers `{ids, skipped: [{id, why}]}`, `start(options)` the job; `options` has `to` (with `withTarget`) and
- * `rate`. `noun` is what is counted, `verb` what is done to it. A preview that names no ids answers `{count, skippedCount}`.
+ * `preview(options)` returns `{ids, skipped: [{id, why}]}`, or `{count, skippedCount}` without ids; `start(options)` returns the
+ * job. `options` has `to` (with `withTarget`) and `rate`. `noun` and `verb` are the words of the button.
  */
 export function openBulk({ title, test, what, verb, noun, preview, start, withTarget = false, fields = [], tone = "primary", onEnd }) {
   const listId = freshId("queues");
-  const target = withTarget ? h("input", { list: listId, spellcheck: "false", autocomplete: "off", placeholder: "where each came from", "data-test": "bulk-to" }) : null;
-  const rate = h("input", { type: "number", min: "0.01", step: "any", inputmode: "decimal", placeholder: "as fast as it goes", "data-test": "bulk-rate" });
+  const target = withTarget ? h("input", { list: listId, spellcheck: "false", autocomplete: "off", placeholder: "the queue of origin", "data-test": "bulk-to" }) : null;
+  const rate = h("input", { type: "number", min: "0.01", step: "any", inputmode: "decimal", placeholder: "no limit", "data-test": "bulk-rate" });
   const result = h("div.preview", { "aria-live": "polite", "data-test": "bulk-preview" });
   let asked = 0;
 
@@ -38,7 +38,7 @@ export function openBulk({ title, test, what, verb, noun, preview, start, withTa
     if (target && target.value.trim() !== "") chosen.to = target.value.trim();
     if (rate.value.trim() !== "") {
       const number = Number(rate.value);
-      if (!(number > 0)) throw new Error("The rate is a number above 0, or empty for no limit.");
+      if (!(number > 0)) throw new Error("Invalid rate; use a number above 0, or leave it empty for no limit.");
       chosen.rate = number;
     }
     return chosen;
@@ -61,7 +61,7 @@ export function openBulk({ title, test, what, verb, noun, preview, start, withTa
     body: [
       h("p", {}, what),
       result,
-      h("div.fields", {}, fields, target ? [field("To queue", target, "Empty: back to the queue that each died in"), h("datalist", { id: listId }, [...queues.all.keys()].map((name) => h("option", { value: name })))] : null, field("Most per second", rate, "Empty: no limit")),
+      h("div.fields", {}, fields, target ? [field("To queue", target, "Empty: the queue that each died in"), h("datalist", { id: listId }, [...queues.all.keys()].map((name) => h("option", { value: name })))] : null, field("Rate per second", rate, "Empty: no limit")),
     ],
     actions: [begin(null)],
   });
@@ -69,7 +69,7 @@ export function openBulk({ title, test, what, verb, noun, preview, start, withTa
   async function ask() {
     if (!dialog.isOpen) return;
     const mine = ++asked;
-    replace(result, h("p.muted", {}, "Asking what would be done…"));
+    replace(result, h("p.muted", {}, "Counting…"));
     dialog.setActions([begin(null)]);
     try {
       const { to } = options();
@@ -78,7 +78,7 @@ export function openBulk({ title, test, what, verb, noun, preview, start, withTa
       dialog.showProblem(null);
       replace(
         result,
-        h("p", {}, h("strong", { "data-test": "bulk-count" }, number(total)), ` ${total === 1 ? noun : `${noun}s`} would go, `, h("strong", { "data-test": "bulk-skipped-count" }, number(skippedCount)), " would be skipped. Nothing was changed yet."),
+        h("p", {}, h("strong", { "data-test": "bulk-count" }, number(total)), ` ${total === 1 ? noun : `${noun}s`} will be processed,  `, h("strong", { "data-test": "bulk-skipped-count" }, number(skippedCount)), " skipped. Nothing has been changed yet."),
         note ? h("p", {}, note) : null,
         ids.length > 0 ? h("details", {}, h("summary", {}, "Which"), idList(ids)) : null,
         skippedList(skipped),
@@ -90,7 +90,8 @@ export function openBulk({ title, test, what, verb, noun, preview, start, withTa
       dialog.showProblem(error);
     }
   }
-  // Counted again while it is typed, not when the field is left: that would take the button away under a click on it.
+  // Counted again on input, not on blur: a click on the button blurs the field, and the button would be replaced under
+  // it.
   let timer = null;
   target?.addEventListener("input", () => {
     asked++;

@@ -1,6 +1,6 @@
-// Bytes as the API carries them: text when they are UTF-8, else base64.
+// Bytes as in the API: text if they are UTF-8, else base64.
 
-/** `{text, base64}` of `body`/`body_base64`, `payload`/`payload_base64` or `result`/`result_base64`; null when there are none. */
+/** `{text, base64}` of `body`/`body_base64`, `payload`/`payload_base64` or `result`/`result_base64`; null if both are absent. */
 export function carried(owner, name) {
   const text = owner[name];
   const base64 = owner[`${name}_base64`];
@@ -26,7 +26,7 @@ export function size(bytes) {
   return (bytes.base64.length / 4) * 3 - (bytes.base64.endsWith("==") ? 2 : bytes.base64.endsWith("=") ? 1 : 0);
 }
 
-/** The first bytes, as `hexdump -C` shows them. */
+/** The first bytes in the format of `hexdump -C`. */
 export function hexDump(base64, most = 4096) {
   const all = fromBase64(base64);
   const lines = [];
@@ -36,6 +36,6 @@ export function hexDump(base64, most = 4096) {
     const seen = row.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : ".")).join("");
     lines.push(`${at.toString(16).padStart(8, "0")}  ${hex.padEnd(47)}  ${seen}`);
   }
-  if (all.length > most) lines.push(`… ${all.length - most} bytes more`);
+  if (all.length > most) lines.push(`… ${all.length - most} more bytes`);
   return lines.join("\n");
 }

@@ -1,4 +1,4 @@
-// Charts, drawn by hand: lines over the last hour with a crosshair, and small lines for tables.
+// SVG charts: line charts of the last hour with a crosshair, and sparklines for tables.
 
 import { h, replace, svg } from "./elements.js";
 import { clock, compact, duration } from "./format.js";
@@ -8,12 +8,12 @@ const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 20;
 
-/** At most `most` points; each is the largest (or, for rates, the mean) of those that it stands for. */
+/** Reduces values to at most `most` points: the maximum of each group, or the mean for rates. */
 function condensed(values, most, mean) {
   if (values.length <= most) return values;
   const size = Math.ceil(values.length / most);
   const points = [];
-  // Counted from the newest: a bucket does not change its members when a value is added at its end.
+  // Grouped from the newest value.
   for (let end = values.length; end > 0; end -= size) {
     const some = values.slice(Math.max(0, end - size), end).filter((value) => value !== null);
     points.unshift(some.length === 0 ? null : mean ? some.reduce((a, b) => a + b, 0) / some.length : Math.max(...some));
@@ -42,7 +42,7 @@ function niceTop(value) {
   return 10 * power;
 }
 
-/** A rate, in the unit that its size asks for. */
+/** A rate per second, or per minute if it is small. */
 export function rateText(perSecond) {
   if (perSecond === null || perSecond === undefined) return "?";
   if (perSecond === 0) return "0/s";
@@ -51,7 +51,7 @@ export function rateText(perSecond) {
   return `${(perSecond * 60).toFixed(1)}/min`;
 }
 
-/** A chart of several lines; `update({interval, series: [{name, tone, values}]})` draws. `rate`: values are counts per interval. */
+/** A line chart; `update({interval, series: [{name, tone, values}]})` draws it. With `rate`, values are counts per interval. */
 export function lineChart({ title, test, rate = false }) {
   const plot = h("div.plot");
   const legend = h("div.legend");
@@ -121,7 +121,7 @@ export function lineChart({ title, test, rate = false }) {
 
   return {
     element,
-    /** `last` of a series is the text of its newest value. */
+    /** `last` of a series is the text of its current value. */
     update(next) {
       data = next;
       draw();
@@ -137,7 +137,7 @@ const watcher = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "200px" });
 
-/** A small line, drawn when it is first seen. */
+/** A sparkline, drawn once it is visible. */
 export function spark(series, { width = 110, height = 24, label }) {
   const box = h("span.spark", { role: "img", "aria-label": label });
   sparkDrawers.set(box, () => {

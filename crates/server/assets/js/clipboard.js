@@ -1,4 +1,4 @@
-// Things to copy.
+// Copy buttons, commands to copy, and empty states.
 
 import { h } from "./elements.js";
 import { toast } from "./toasts.js";
@@ -8,7 +8,7 @@ async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // A page that came over plain HTTP from another host has no clipboard; the old way still works there.
+    // Over plain HTTP from another host there is no clipboard API; execCommand still works.
     const area = h("textarea.sr-only", { readonly: true, value: text });
     const place = document.querySelector("dialog[open]") ?? document.body;
     place.append(area);
@@ -25,16 +25,16 @@ export const copyButton = (text, label = "Copy") =>
     copy(typeof text === "function" ? text() : text);
   } } }, "Copy");
 
-/** A shell command, ready to be copied. */
+/** A shell command with a copy button. */
 export const command = (text) => h("div.command", { "data-test": "command" }, h("code", {}, text), copyButton(text, "Copy the command"));
 
-/** An id with its end visible and the whole of it to copy. */
+/** An id with a copy button. */
 export const copyableId = (id) => h("span.copyable", {}, h("code", {}, id), copyButton(id, "Copy the id"));
 
-/** What to do where there is nothing yet. */
+/** The text of an empty list, with commands that fill it. */
 export function emptyState({ title, text, commands = [], test = "empty" }) {
-  return h("div.empty", { "data-test": test }, h("h2", {}, title), text ? h("p", {}, text) : null, commands.map((one) => command(one)), commands.length > 0 && session && !session.open ? h("p", {}, "The program takes its token from the variable ", h("code", {}, "POSTRIDER_TOKEN"), ".") : null);
+  return h("div.empty", { "data-test": test }, h("h2", {}, title), text ? h("p", {}, text) : null, commands.map((one) => command(one)), commands.length > 0 && session && !session.open ? h("p", {}, "The program reads its token from the variable ", h("code", {}, "POSTRIDER_TOKEN"), ".") : null);
 }
 
-/** The `--url` that leads here. */
+/** The `--url` option for this server. */
 export const urlOption = () => `--url ${location.origin}`;

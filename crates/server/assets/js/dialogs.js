@@ -1,4 +1,4 @@
-// Dialogs: focus goes in, stays in and comes back; Escape closes; a refusal is shown where it was asked for.
+// Modal dialogs: they trap and restore the focus, close on Escape, and show errors of their actions.
 
 import { freshId, h, replace } from "./elements.js";
 import { problemBox } from "./problem_box.js";
@@ -7,8 +7,8 @@ import { isAbort } from "./api.js";
 const FOCUSABLE = "a[href], button:not([disabled]), input:not([disabled]), select:not([disabled]), textarea:not([disabled]), summary, [tabindex='0']";
 
 /**
- * `actions` are `{label, test, tone, run, disabled}`; the first is what Enter in a field does. `run` is given the dialog; it
- * stays open when `run` fails or answers `false`.
+ * `actions` are `{label, test, tone, run, disabled}`; Enter in a field runs the first. `run` receives the dialog, which stays
+ * open if `run` fails or returns `false`.
  */
 export function openDialog({ title, test, body = [], actions = [], wide = false, closeLabel = "Cancel", onClose }) {
   const titleId = freshId("dialog");
@@ -64,7 +64,7 @@ export function openDialog({ title, test, body = [], actions = [], wide = false,
       if (!isAbort(error)) dialog.showProblem(error);
     } finally {
       button.removeAttribute("aria-busy");
-      // Unless `run` has put other buttons there.
+      // Unless `run` has replaced the buttons.
       if (dialog.buttons.includes(button)) dialog.buttons.forEach((one, i) => (one.disabled = before[i]));
     }
   }
@@ -104,8 +104,8 @@ export function openDialog({ title, test, body = [], actions = [], wide = false,
 }
 
 /**
- * Asks before something is lost. `count` asks the API how much it is, just now, and answers `{text, label, nothing}`: what will
- * happen, what the button says, and whether there is nothing to do. With `typed` that text has to be typed first.
+ * Confirms a destructive action. `count` reads the current numbers and returns `{text, label, nothing}`: the question, the
+ * button's label, and whether there is nothing to do. With `typed`, that text must be typed first.
  */
 export function confirmDialog({ title, test, count, typed, tone = "danger", run, onDone }) {
   const typedId = freshId("typed");
@@ -140,7 +140,7 @@ export function confirmDialog({ title, test, count, typed, tone = "danger", run,
     try {
       counted = await count();
     } catch (error) {
-      replace(message, "It could not be counted what this would touch, so nothing is done.");
+      replace(message, "The affected rows could not be counted, so nothing is done.");
       dialog.showProblem(error);
       return;
     }

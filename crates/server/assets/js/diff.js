@@ -1,10 +1,10 @@
-// What changed between two texts, line by line.
+// A diff of two texts by lines.
 
 import { h } from "./elements.js";
 
-const MOST = 1500; // lines to compare all against all
-const MOST_SHOWN = 400; // lines; each is an element
-const MOST_OF_LINE = 2000; // characters
+const MAX_COMPARED = 1500; // lines for the quadratic comparison
+const MAX_SHOWN = 400; // lines; each is an element
+const MAX_LINE = 2000; // characters
 
 /** `[{kind: "same"|"removed"|"added", text}]` */
 export function diffLines(before, after) {
@@ -17,11 +17,11 @@ export function diffLines(before, after) {
   const rows = (kind, lines) => lines.map((text) => ({ kind, text }));
   const middleA = a.slice(start, a.length - end);
   const middleB = b.slice(start, b.length - end);
-  const middle = middleA.length > MOST || middleB.length > MOST ? [...rows("removed", middleA), ...rows("added", middleB)] : compared(middleA, middleB);
+  const middle = middleA.length > MAX_COMPARED || middleB.length > MAX_COMPARED ? [...rows("removed", middleA), ...rows("added", middleB)] : compared(middleA, middleB);
   return [...rows("same", a.slice(0, start)), ...middle, ...rows("same", a.slice(a.length - end))];
 }
 
-// The longest common subsequence, by the table that everybody knows.
+// The longest common subsequence, by dynamic programming.
 function compared(a, b) {
   const width = b.length + 1;
   const longest = new Uint16Array((a.length + 1) * width);
@@ -46,11 +46,11 @@ function compared(a, b) {
 const SIGN = { same: " ", removed: "−", added: "+" };
 const AROUND = 3;
 
-const cutLine = (text) => (text.length > MOST_OF_LINE ? `${text.slice(0, MOST_OF_LINE)}…` : text);
+const cutLine = (text) => (text.length > MAX_LINE ? `${text.slice(0, MAX_LINE)}…` : text);
 
-/** The part of two long lines that differs: without it a change in the middle of a line of a megabyte would not be seen. */
+/** The differing parts of two long lines: a change in the middle of a line of a megabyte would otherwise be cut off. */
 function aroundChange(before, after) {
-  if (before.length <= MOST_OF_LINE && after.length <= MOST_OF_LINE) return [before, after];
+  if (before.length <= MAX_LINE && after.length <= MAX_LINE) return [before, after];
   let same = 0;
   while (same < before.length && same < after.length && before[same] === after[same]) same++;
   const from = Math.max(0, same - 80);
@@ -58,7 +58,7 @@ function aroundChange(before, after) {
   return [part(before), part(after)];
 }
 
-/** The rows with what is far from any change left out. */
+/** The diff without lines far from any change. */
 export function diffView(label, before, after, test = "diff") {
   const oneLine = !before.includes("\n") && !after.includes("\n");
   const rows = oneLine ? diffLines(...aroundChange(before, after)) : diffLines(before, after);
@@ -79,10 +79,10 @@ export function diffView(label, before, after, test = "diff") {
       return;
     }
     gap();
-    if (lines.length >= MOST_SHOWN) hidden++;
+    if (lines.length >= MAX_SHOWN) hidden++;
     else lines.push(h(`div.diff-${row.kind}`, {}, h("span.diff-sign", { "aria-label": row.kind === "same" ? null : row.kind }, SIGN[row.kind]), row.text === "" ? " " : cutLine(row.text)));
   });
   gap();
-  if (hidden > 0) lines.push(h("div.diff-gap", { "data-test": `${test}-hidden` }, `… ${hidden} lines more`));
+  if (hidden > 0) lines.push(h("div.diff-gap", { "data-test": `${test}-hidden` }, `… ${hidden} more lines`));
   return h("section.diff", { "data-test": test, "aria-label": `Change of ${label}` }, h("h3", {}, label), h("div.diff-lines", { tabindex: "0" }, lines));
 }

@@ -1,4 +1,4 @@
-// Edit bytes and headers, see what changes, then save.
+// The editor of bodies and headers: edit, review the diff, save.
 
 import { field, openDialog } from "./dialogs.js";
 import { h } from "./elements.js";
@@ -7,7 +7,7 @@ import { diffView } from "./diff.js";
 import { fromBase64 } from "./bytes_text.js";
 
 const shown = (text) => pretty(text) ?? text;
-// Lines would lose what such values hold; they are edited as JSON.
+// Such headers cannot be written one per line; they are edited as JSON.
 const needsJson = (headers) => Object.entries(headers).some(([name, value]) => name.includes(":") || value !== value.trim() || value.includes("\n"));
 
 function headerLines(headers, asJson) {
@@ -21,19 +21,19 @@ function parseJsonHeaders(text) {
   try {
     headers = JSON.parse(text);
   } catch (error) {
-    throw new Error(`The headers are no JSON: ${error.message}`);
+    throw new Error(`The headers are not valid JSON: ${error.message}`);
   }
-  if (headers === null || typeof headers !== "object" || Array.isArray(headers) || Object.values(headers).some((value) => typeof value !== "string")) throw new Error("The headers are an object whose values are texts.");
+  if (headers === null || typeof headers !== "object" || Array.isArray(headers) || Object.values(headers).some((value) => typeof value !== "string")) throw new Error("The headers must be an object whose values are strings.");
   return headers;
 }
 
-/** Headers as people write them: a line each, `name: value`. */
+/** Parses headers, one per line as `name: value`. */
 export function parseHeaders(text) {
   const headers = {};
   for (const line of text.split("\n")) {
     if (line.trim() === "") continue;
     const at = line.indexOf(":");
-    if (at < 1) throw new Error(`“${line}” is no header; write it as name: value`);
+    if (at < 1) throw new Error(`“${line}” is not a header; write it as name: value`);
     headers[line.slice(0, at).trim()] = line.slice(at + 1).trim();
   }
   return headers;
@@ -43,14 +43,14 @@ function checkBase64(text) {
   try {
     fromBase64(text.trim());
   } catch {
-    throw new Error("This is not base64. Its bytes are not UTF-8 text, so they are edited as base64.");
+    throw new Error("This is not valid base64. The bytes are not UTF-8 text, so they are edited as base64.");
   }
 }
 
 /**
- * `original` is `{bytes, contentType?, headers?}`; `actions` are `{label, test, tone, save(changes)}` with `changes` in the
- * words of the API (`name`, `name_base64`, `content_type`, `headers`), only what changed. An action with `evenUnchanged` may go
- * on without a change.
+ * `original` is `{bytes, contentType?, headers?}`; `actions` are `{label, test, tone, save(changes)}`, where `changes` has the
+ * changed fields under their API names (`name`, `name_base64`, `content_type`, `headers`). An action with `evenUnchanged` is
+ * enabled without changes.
  */
 export function openEditor({ title, test, name, original, actions, note }) {
   const label = name === "payload" ? "Payload" : "Body";
@@ -64,30 +64,30 @@ export function openEditor({ title, test, name, original, actions, note }) {
   const wasJson = !binary && isJson(before);
   const layOutButton = wasJson ? h("button.btn.small", { type: "button", "data-test": "editor-format", on: { click: () => {
     area.value = shown(area.value);
-  } } }, "Lay out JSON") : null;
+  } } }, "Format JSON") : null;
   const isJsonType = () => type !== null && type.value.split(";")[0].trim().toLowerCase() === "application/json";
-  /** Where the body is not the JSON that it has to be; null when all is well. */
-  const spoiled = () => (wasJson || isJsonType() ? jsonFault(area.value) : null);
-  const place = (fault) => `line ${fault.line}, column ${fault.column}: ${fault.wanted} is missing`;
+  /** Where a body that must be JSON is invalid; null if it is valid. */
+  const invalidJson = () => (wasJson || isJsonType() ? jsonFault(area.value) : null);
+  const position = (fault) => `line ${fault.line}, column ${fault.column}: expected ${fault.wanted}`;
   const checkJson = () => {
-    const fault = binary || area.value === before ? null : spoiled();
-    hint.textContent = fault ? `Not JSON at ${place(fault)}.` : "";
+    const fault = binary || area.value === before ? null : invalidJson();
+    hint.textContent = fault ? `Invalid JSON at ${position(fault)}.` : "";
     hint.className = fault ? "note warn" : "note";
   };
   area.addEventListener("input", checkJson);
   type?.addEventListener("input", checkJson);
 
-  /** Refuses a body that its content type says is JSON and that is none, and shows the place. */
-  function refuseSpoiled(found) {
+  /** Throws if the body is invalid JSON under a JSON content type, and selects the position. */
+  function checkBody(found) {
     if (binary || !isJsonType() || !(name in found || "content_type" in found)) return;
-    const fault = spoiled();
+    const fault = invalidJson();
     if (fault === null) return;
     area.focus();
     area.setSelectionRange(fault.at, fault.at + 1);
     const lines = area.value.split("\n").length;
     area.scrollTop = (area.scrollHeight / lines) * Math.max(0, fault.line - 3);
-    const why = `The ${label.toLowerCase()} is not JSON at ${place(fault)}. Correct it, or change the content type too.`;
-    throw Object.assign(new Error(why), { title: `Not JSON: line ${fault.line}, column ${fault.column}`, code: "not_json" });
+    const why = `The ${label.toLowerCase()} is invalid JSON at ${position(fault)}. Correct it, or change the content type.`;
+    throw Object.assign(new Error(why), { title: `Invalid JSON: line ${fault.line}, column ${fault.column}`, code: "not_json" });
   }
 
   const form = [
@@ -95,7 +95,7 @@ export function openEditor({ title, test, name, original, actions, note }) {
     field(binary ? `${label} (base64)` : label, area),
     h("div.row", {}, layOutButton, hint),
     type ? field("Content type", type) : null,
-    headers ? field("Headers", headers, asJson ? "As JSON: a value has line breaks or blanks at its ends" : "One a line, as name: value") : null,
+    headers ? field("Headers", headers, asJson ? "As JSON, because a value has line breaks or outer spaces" : "One per line, as name: value") : null,
   ];
 
   function changes() {
@@ -113,19 +113,19 @@ export function openEditor({ title, test, name, original, actions, note }) {
   }
 
   const review = {
-    label: "Review the change",
+    label: "Review changes",
     test: "editor-review",
     tone: "primary",
     run(dialog) {
       const found = changes();
-      refuseSpoiled(found);
+      checkBody(found);
       const unchanged = Object.keys(found).length === 0;
       const parts = [];
       if (name in found || `${name}_base64` in found) parts.push(diffView(label, binary ? before : shown(before), binary ? area.value.trim() : shown(area.value), "diff-body"));
       if ("content_type" in found) parts.push(diffView("Content type", original.contentType ?? "", found.content_type, "diff-content-type"));
       if ("headers" in found) parts.push(diffView("Headers", headerLines(original.headers, asJson), headerLines(found.headers, asJson), "diff-headers"));
-      if ((name in found) && parts.length > 0 && shown(before) === shown(area.value)) parts.push(h("p.muted", {}, "Only the layout of the JSON differs."));
-      dialog.setBody(unchanged ? h("p", { "data-test": "editor-unchanged" }, "Nothing is changed.") : h("p", {}, "This is what will be saved:"), parts);
+      if ((name in found) && parts.length > 0 && shown(before) === shown(area.value)) parts.push(h("p.muted", {}, "Only the formatting of the JSON differs."));
+      dialog.setBody(unchanged ? h("p", { "data-test": "editor-unchanged" }, "There are no changes.") : h("p", {}, "Changes to save:"), parts);
       dialog.setActions([
         ...actions.map((action) => ({ label: action.label, test: action.test, tone: action.tone, disabled: unchanged && !action.evenUnchanged, run: () => action.save(found) })),
         { label: "Back to editing", test: "editor-back", run: (same) => {

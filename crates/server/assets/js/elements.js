@@ -1,4 +1,4 @@
-// Elements from code. Texts become text nodes and nothing else: what a message holds is never read as markup.
+// Builders of DOM elements. Strings become text nodes, so content of messages is never parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -43,8 +43,8 @@ export function replace(element, ...children) {
 }
 
 /**
- * The children of `place` become `elements`, but those that are there already under the same `data-key` stay and only take over
- * what changed: a link that is looked at, focused or just being pressed does not vanish under the hand.
+ * Replaces the children of `place` by `elements`. A child with the same `data-key` is kept and updated, so that a link keeps
+ * its focus and a click on it is not lost.
  */
 export function reconcile(place, elements) {
   const known = new Map([...place.children].map((child) => [child.dataset.key, child]));
@@ -66,7 +66,7 @@ let lastId = 0;
 /** An id for `label for` and `aria-labelledby`. */
 export const freshId = (prefix) => `${prefix}-${++lastId}`;
 
-/** Calls at most once in `ms`, and once more at the end when it was asked meanwhile. */
+/** Calls `act` at most once in `ms`, and once more at the end if there were calls in between. */
 export function throttled(ms, act) {
   let timer = null;
   let again = false;

@@ -1,10 +1,10 @@
-// What a list shows of an error: how a command ended, as a badge, and the line that says most.
+// The summary of an error in a list: a badge with the exit status of a command, and one line.
 
 import { h } from "./elements.js";
 
 const ENDING = /^(?:(exit) code (\d+)|ended by (signal) (\d+)|stopped after \S+, its --timeout|stopped with the worker)(?: \(.*\))?$/;
 
-/** `{badge, line}`: of a command the last line that it wrote to stderr, of other errors the first line. */
+/** `{badge, line}`: the last line of stderr for a command, the first line for other errors. */
 export function errorSummary(text) {
   const lines = (text ?? "").split("\n").map((line) => line.trim()).filter((line) => line !== "");
   const [first = ""] = lines;
@@ -14,7 +14,7 @@ export function errorSummary(text) {
     const badge = ending[1] ? `exit ${ending[2]}` : ending[3] ? `signal ${ending[4]}` : first.startsWith("stopped after") ? "timed out" : "stopped";
     return { badge, line: last };
   }
-  // Python tells the error itself at the end.
+  // A Python traceback has the error in its last line.
   return { badge: null, line: first.startsWith("Traceback (most recent call last)") && last ? last : first };
 }
 

@@ -1,11 +1,11 @@
-// The filter of a list: fields whose values stand in the address, so that a reload, a link and the back button work.
+// The filter of a list: fields whose values are kept in the URL, for reloads, links and the back button.
 
 import { h } from "./elements.js";
 import { pushQuery, replaceQuery } from "./router.js";
 
-const PAUSE = 300; // milliseconds after the last key before the server is asked
+const PAUSE = 300; // milliseconds from the last key to the request
 
-/** A time of the API as a field for local times has it, and back. */
+/** Converts a time of the API to the value of a `datetime-local` input, and back. */
 function toLocal(iso) {
   const time = Date.parse(iso);
   return Number.isNaN(time) ? "" : new Date(time - new Date(time).getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
@@ -14,7 +14,7 @@ const fromLocal = (text) => (text === "" ? "" : new Date(text).toISOString());
 
 /**
  * `fields` are `{name, label, placeholder, kind, options, test, isMain}` with `kind` text, time or choice. `changed` is called
- * when a value is another. `more()` answers what else belongs into the address, as pairs.
+ * on every change. `more()` returns further query parameters as pairs.
  */
 export function filterFields(view, fields, changed, more = () => []) {
   const inputs = new Map();
@@ -44,9 +44,9 @@ export function filterFields(view, fields, changed, more = () => []) {
     const act = () => {
       clearTimeout(timer);
       timer = null;
-      // A field that loses the focus because its page is left says nothing any more.
+      // A blur because the page is left is ignored.
       if (view.signal.aborted) return;
-      // What is typed into one field is one step of the history.
+      // Input into one field is one history entry.
       if (typedIn === field.name) replaceQuery(query());
       else pushQuery(query());
       typedIn = field.name;
@@ -67,9 +67,9 @@ export function filterFields(view, fields, changed, more = () => []) {
     input: (name) => inputs.get(name),
     value,
     query,
-    /** With a field of time its label is seen: the browser's own text says nothing of what it is for. */
+    /** A time field with a visible label: the browser's own text does not name it. */
     labelled: (name) => h("label.time-field", {}, h("span", {}, inputs.get(name).title), inputs.get(name)),
-    /** Writes what `more` answers into the address, as a step of the history or without one. */
+    /** Writes the query into the URL, with or without a history entry. */
     keep: ({ push = false } = {}) => (push ? pushQuery(query()) : replaceQuery(query())),
   };
 }

@@ -1,8 +1,8 @@
-// How numbers, times and sizes are written.
+// Formatting of numbers, times and sizes.
 
 import { h } from "./elements.js";
 
-/** The server's clock, seen from here. */
+/** The server's clock, as an offset to the local one. */
 export const clock = { offset: 0, now: () => Date.now() + clock.offset };
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
@@ -14,7 +14,7 @@ export const compact = (value) => (Math.abs(value) < 10000 ? number(value) : sho
 /** “1 message”, “7 messages”. */
 export const count = (value, one, many = `${one}s`) => `${number(value)} ${value === 1 ? one : many}`;
 
-/** A number of a queue: `?` when it is not known, `~` before it when it is approximate. */
+/** A count of a queue: `?` if it is unknown, with `~` if it is approximate. */
 export function statText(stats, field) {
   const value = stats?.[field];
   if (value === null || value === undefined || stats.unknown?.includes(field)) return "?";
@@ -22,8 +22,8 @@ export function statText(stats, field) {
 }
 
 export function statTitle(stats, field) {
-  if (stats?.[field] === null || stats?.unknown?.includes(field)) return "The store does not tell this number";
-  return stats?.approximate?.includes(field) ? "The store tells this number approximately" : null;
+  if (stats?.[field] === null || stats?.unknown?.includes(field)) return "The store does not provide this number";
+  return stats?.approximate?.includes(field) ? "This number is approximate" : null;
 }
 
 export function ageText(stats) {
@@ -33,7 +33,7 @@ export function ageText(stats) {
   return (stats.approximate?.includes("oldest_age_seconds") ? "~" : "") + duration(age);
 }
 
-/** As the API and the program write durations: 8.5s, 2m 31s, 1h 9m. */
+/** A duration as in the API and the program: 8.5s, 2m 31s, 1h 9m. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "?";
   const s = Math.max(0, seconds);
@@ -48,7 +48,7 @@ export function duration(seconds) {
 
 const trim = (text) => text.replace(/\.0$/, "");
 
-// The smaller unit is left out where it no longer says anything.
+// The smaller unit is omitted from `until` on.
 function two(s, unit, large, small, until) {
   const n = Math.floor(s / unit);
   const rest = Math.floor((s - n * unit) / (unit === 86400 ? 3600 : unit === 3600 ? 60 : 1));
@@ -62,7 +62,7 @@ export function relative(iso) {
   return seconds > 0 ? `${duration(coarse(seconds))} ago` : `in ${duration(coarse(-seconds))}`;
 }
 
-// Relative times tick only now and then: parts of a second would be false.
+// Relative times are updated every few seconds, so fractions would be wrong.
 const coarse = (seconds) => Math.floor(seconds);
 
 const absoluteFormat = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
@@ -88,7 +88,7 @@ export function bytes(n) {
   return `${trim((n / 1024 / 1024).toFixed(1))} MiB`;
 }
 
-/** The end of a UUIDv7 is what tells neighbours apart; its beginning is the time. */
+/** The beginning of a UUIDv7 is the time; its end distinguishes ids of the same time. */
 export const shortId = (id) => (id.length > 20 ? `${id.slice(0, 8)}…${id.slice(-6)}` : id);
 
 export function firstLine(text, most = 160) {

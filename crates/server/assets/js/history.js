@@ -1,8 +1,8 @@
-// The last hour of every queue. The server's events do not carry it, so it is asked for, less often the more it weighs.
+// The history of queues in the last hour. It is not part of the events, so it is polled; less often if it is large.
 
 import { api } from "./api.js";
 
-// The overview has a chart of a few hundred pixels and many small lines; hundreds of queues would weigh megabytes in full.
+// The overview has one small chart and many sparklines; hundreds of queues in full resolution would be megabytes.
 const POINTS_OF_ALL = 120;
 const POINTS_OF_ONE = 360;
 
@@ -10,8 +10,8 @@ const loading = new Map();
 
 export const DEPTHS = ["ready", "in_flight", "delayed", "dead"];
 
-/** `{interval, length, series(queue), all, pause}`; `pause` is how many milliseconds to wait before asking again. */
-async function ask(queue) {
+/** Returns `{interval, length, series(queue), all, pause}`; `pause` is the time to the next request in milliseconds. */
+async function fetchHistory(queue) {
   const begun = performance.now();
   const answer = await api.get("/v1/history", { query: { queue, points: queue === null ? POINTS_OF_ALL : POINTS_OF_ONE } });
   const took = performance.now() - begun;
@@ -25,23 +25,23 @@ async function ask(queue) {
   };
 }
 
-/** Of one queue, or of all with null. Who asks while it is under way gets the same answer. */
+/** Loads the history of one queue, or of all with null. Concurrent calls share a request. */
 async function loadHistory(queue, signal) {
-  if (!loading.has(queue)) loading.set(queue, ask(queue).finally(() => loading.delete(queue)));
+  if (!loading.has(queue)) loading.set(queue, fetchHistory(queue).finally(() => loading.delete(queue)));
   const history = await loading.get(queue);
-  if (signal?.aborted) throw new DOMException("the page is gone", "AbortError");
+  if (signal?.aborted) throw new DOMException("the page was left", "AbortError");
   return history;
 }
 
-/** Tells `act` of the history, now and again for as long as the view is looked at; of null when it could not be had. */
+/** Calls `act` with the history periodically while the view is open, and with null if it could not be loaded. */
 export function watchHistory(view, queue, act) {
   let timer = null;
-  async function look() {
+  async function poll() {
     let history = null;
     try {
       history = await loadHistory(queue, view.signal);
     } catch {
-      // The numbers are worth showing without their past.
+      // The current numbers are shown without a history.
     }
     if (view.signal.aborted) return;
     act(history);
@@ -49,13 +49,13 @@ export function watchHistory(view, queue, act) {
   }
   function next() {
     if (document.hidden) timer = setTimeout(next, 5000);
-    else look();
+    else poll();
   }
   view.until(() => clearTimeout(timer));
-  look();
+  poll();
 }
 
-/** The sum over all queues; null where no queue was seen. */
+/** The sum over all queues; null where no queue has a value. */
 export function total(history, field) {
   const sum = new Array(history.length).fill(null);
   for (const one of history.all) {
@@ -66,7 +66,7 @@ export function total(history, field) {
   return sum;
 }
 
-/** Per second over the last `seconds`; null when nothing was seen. */
+/** The rate per second over the last `seconds`; null without values. */
 export function recentRate(values, interval, seconds = 60) {
   const last = (values ?? []).slice(-Math.ceil(seconds / interval)).filter((value) => value !== null);
   return last.length === 0 ? null : last.reduce((a, b) => a + b, 0) / (last.length * interval);

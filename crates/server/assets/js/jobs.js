@@ -1,4 +1,4 @@
-// Long work that the server does: its progress, wherever one is in the dashboard.
+// Jobs of the server and their progress, on every page.
 
 import { api, path } from "./api.js";
 import { live } from "./live.js";
@@ -16,19 +16,19 @@ const ended = (job) => job.state !== "running";
 
 function put(job) {
   const known = all.get(job.id);
-  // An answer may be older than the event that overtook it.
+  // An answer may be older than an event that arrived before it.
   if (known && (ended(known) || known.done + known.skipped > job.done + job.skipped)) return;
   all.set(job.id, job);
-  if (known && ended(job)) tellEnd(job);
+  if (known && ended(job)) showEnd(job);
   for (const act of listeners) act(job);
   showButton();
 }
 
-function tellEnd(job) {
+function showEnd(job) {
   const what = `${VERB[job.kind] ?? job.kind}${job.queue ? ` of ${job.queue}` : ""}`;
   if (job.state === "done") toast(`${what}: ${number(job.done)} done${job.skipped > 0 ? `, ${number(job.skipped)} skipped` : ""}`);
   else if (job.state === "canceled") toast(`${what} was canceled after ${number(job.done)}`, "info");
-  else toast(`${what} failed: ${job.error ?? "no reason was given"}`, "bad");
+  else toast(`${what} failed: ${job.error ?? "no error text"}`, "bad");
 }
 
 function showButton() {
@@ -74,7 +74,7 @@ function jobCard(job) {
   return { card, draw };
 }
 
-/** Shows the jobs and stays up to date; `focus` is the one that was just begun. */
+/** Opens the list of jobs; `focus` is the one that was just started. */
 export function openJobs(focus = null, { onEnd } = {}) {
   if (focus) put(focus);
   const cards = new Map();
@@ -97,15 +97,15 @@ export function openJobs(focus = null, { onEnd } = {}) {
     if (!focus || job.id === focus.id) draw(job);
   };
   listeners.add(listener);
-  // Events tell how a job goes; while they do not arrive, it is asked.
+  // Progress arrives by events; without a connection it is polled.
   const timer = setInterval(async () => {
     if (live.state === "live") return;
     for (const id of cards.keys()) if (!ended(all.get(id))) put(await api.get(path`/v1/jobs/${id}`).catch(() => all.get(id)));
   }, 2000);
   openDialog({
-    title: focus ? `${VERB[focus.kind] ?? focus.kind} under way` : "Jobs",
+    title: focus ? `${VERB[focus.kind] ?? focus.kind} running` : "Jobs",
     test: "dialog-job",
-    body: [list, focus ? h("p.muted", {}, "The server goes on with it when this is closed; “jobs running” at the top leads back here.") : null],
+    body: [list, focus ? h("p.muted", {}, "The job continues if you close this; “jobs running” at the top opens it again.") : null],
     closeLabel: "Close",
     onClose() {
       listeners.delete(listener);

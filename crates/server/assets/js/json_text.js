@@ -1,7 +1,7 @@
-// JSON as text. It is laid out token by token and never parsed into numbers and back: 12345678901234567890 stays what it is.
-// One pass without recursion, so that the time and the result stay in proportion to the text however deep it nests.
+// JSON as text. It is formatted token by token and never parsed into numbers: 12345678901234567890 keeps its digits.
+// One pass without recursion, so that time and result are linear in the text at any nesting depth.
 
-// Levels that are indented. Deeper ones stay on the line of their level: indenting them would make the text grow with its square.
+// Indented levels. Deeper ones stay on one line: indenting them would make the text grow quadratically.
 const INDENTED_LEVELS = 24;
 
 const SPACE = new Set([0x20, 0x0a, 0x0d, 0x09]);
@@ -14,7 +14,7 @@ function matchAt(pattern, text, at) {
   return pattern.exec(text)?.[0].length ?? 0;
 }
 
-/** Where the string that begins at `at` ends; negative at the place where it goes wrong. */
+/** The end of the string that begins at `at`; the negative position of an error. */
 function endOfString(text, at) {
   let i = at + 1;
   while (i < text.length) {
@@ -30,7 +30,7 @@ function endOfString(text, at) {
   return -i;
 }
 
-/** Tells every token to `each(kind, from, to)`; answers null, or `{at, wanted}` where the text stops being JSON. */
+/** Calls `each(kind, from, to)` for every token. Returns null, or `{at, wanted}` where the text is invalid. */
 function scan(text, each) {
   const isObject = []; // of each level
   let wanted = "a value";
@@ -42,11 +42,11 @@ function scan(text, each) {
     const from = at;
     const sign = text[at];
     const inObject = isObject[isObject.length - 1];
-    if ((sign === "}" || sign === "]") && isObject.length > 0 && (mayClose || wanted === "',' or the end of it") && inObject === (sign === "}")) {
+    if ((sign === "}" || sign === "]") && isObject.length > 0 && (mayClose || wanted === "',' or a closing bracket") && inObject === (sign === "}")) {
       isObject.pop();
       mayClose = false;
       each("close", from, ++at);
-      wanted = isObject.length > 0 ? "',' or the end of it" : "the end";
+      wanted = isObject.length > 0 ? "',' or a closing bracket" : "the end";
     } else if (wanted === "a value") {
       mayClose = false;
       let kind;
@@ -61,7 +61,7 @@ function scan(text, each) {
       if (sign === '"') {
         kind = "string";
         at = endOfString(text, from);
-        if (at < 0) return { at: -at, wanted: "the end of the text in quotes" };
+        if (at < 0) return { at: -at, wanted: "a closing quote" };
       } else {
         const digits = matchAt(NUMBER, text, from);
         kind = digits > 0 ? "number" : "word";
@@ -69,24 +69,24 @@ function scan(text, each) {
         if (at === from) return { at, wanted };
       }
       each(kind, from, at);
-      wanted = isObject.length > 0 ? "',' or the end of it" : "the end";
+      wanted = isObject.length > 0 ? "',' or a closing bracket" : "the end";
     } else if (wanted === "a name in quotes" && sign === '"') {
       mayClose = false;
       at = endOfString(text, from);
-      if (at < 0) return { at: -at, wanted: "the end of the name in quotes" };
+      if (at < 0) return { at: -at, wanted: "a closing quote" };
       each("key", from, at);
       wanted = "':'";
     } else if (wanted === "':'" && sign === ":") {
       each("colon", from, ++at);
       wanted = "a value";
-    } else if (wanted === "',' or the end of it" && sign === ",") {
+    } else if (wanted === "',' or a closing bracket" && sign === ",") {
       each("comma", from, ++at);
       wanted = inObject ? "a name in quotes" : "a value";
     } else return { at, wanted };
   }
 }
 
-/** Where a text stops being JSON: `{line, column, at, wanted}`, both counted from 1; null when it is JSON. */
+/** Where a text is invalid JSON: `{line, column, at, wanted}`, with line and column from 1; null if it is valid. */
 export function jsonFault(text) {
   const fault = scan(text, () => {});
   if (fault === null) return null;
@@ -97,8 +97,8 @@ export function jsonFault(text) {
 export const isJson = (text) => scan(text, () => {}) === null;
 
 /**
- * `[{text, kind}]`, where kind is key, string, number, word or plain; null when the text is no JSON. No more than about `most`
- * characters are laid out.
+ * The formatted text as `[{text, kind}]`, where kind is key, string, number, word or plain; null if it is invalid. Stops after
+ * about `most` characters.
  */
 export function layOut(text, { indent = "  ", most = Infinity } = {}) {
   const parts = [];

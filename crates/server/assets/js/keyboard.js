@@ -1,11 +1,11 @@
-// Keys, and the page that lists them.
+// Keyboard shortcuts, and the dialog that lists them.
 
 import { currentView, navigate } from "./router.js";
 import { openDialog } from "./dialogs.js";
 import { h } from "./elements.js";
 import { path } from "./api.js";
 
-const PLACES = { o: ["/", "Overview"], t: ["/ui/tasks", "Tasks"], s: ["/ui/schedules", "Schedules"], w: ["/ui/workers", "Workers"], p: ["/ui/provider", "Provider"], a: ["/ui/audit", "Audit"], k: ["/ui/tokens", "Tokens"] };
+const PAGES = { o: ["/", "Overview"], t: ["/ui/tasks", "Tasks"], s: ["/ui/schedules", "Schedules"], w: ["/ui/workers", "Workers"], p: ["/ui/provider", "Provider"], a: ["/ui/audit", "Audit"], k: ["/ui/tokens", "Tokens"] };
 const IN_QUEUE = { q: ["", "The queue"], m: ["/messages", "Its messages"], d: ["/dead-letters", "Its dead letters"] };
 
 let afterG = -Infinity;
@@ -23,8 +23,8 @@ export function openHelp() {
     body: h(
       "div.help",
       {},
-      h("table", {}, h("caption", {}, "Go to"), h("tbody", {}, Object.entries(PLACES).map(([key, [, name]]) => row(["g", key], name)), Object.entries(IN_QUEUE).map(([key, [, name]]) => row(["g", key], `${name} (on a queue's pages)`)))),
-      h("table", {}, h("caption", {}, "Here"), h("tbody", {}, row(["/"], "Filter"), row(["j"], "Next row, also ↓"), row(["k"], "Row before, also ↑"), row(["Enter"], "Open the row"), row(["x"], "Select the row"), row(["r"], "Load the page again"), row(["Esc"], "Close, or leave the field"), row(["?"], "This page"))),
+      h("table", {}, h("caption", {}, "Go to"), h("tbody", {}, Object.entries(PAGES).map(([key, [, name]]) => row(["g", key], name)), Object.entries(IN_QUEUE).map(([key, [, name]]) => row(["g", key], `${name} (on a queue's pages)`)))),
+      h("table", {}, h("caption", {}, "On this page"), h("tbody", {}, row(["/"], "Filter"), row(["j"], "Next row, also ↓"), row(["k"], "Previous row, also ↑"), row(["Enter"], "Open the row"), row(["x"], "Select the row"), row(["r"], "Reload the page"), row(["Esc"], "Close, or leave the field"), row(["?"], "This help"))),
     ),
   });
 }
@@ -43,7 +43,7 @@ export function startKeyboard() {
     if (performance.now() - afterG < 1500) {
       afterG = -Infinity;
       const queue = view?.params.queue;
-      if (PLACES[event.key]) navigate(PLACES[event.key][0]);
+      if (PAGES[event.key]) navigate(PAGES[event.key][0]);
       else if (IN_QUEUE[event.key] && queue) navigate(path`/ui/queues/${queue}` + IN_QUEUE[event.key][0]);
       else return;
       event.preventDefault();

@@ -1,16 +1,16 @@
-// The server's events, and how well we hear them.
+// The server's events, and the state of their connection.
 
 import { api } from "./api.js";
 
-// `resync` says that more happened than we took in time.
+// `resync`: this client was too slow and has missed events.
 const TYPES = ["queues", "gone", "job", "tasks", "schedules", "resync"];
-const SILENCE = 40_000; // a ping comes every 15 seconds
-const HIDDEN = 60_000; // a browser allows few connections to a host: tabs in the background give theirs back
+const SILENCE = 40_000; // the server pings every 15 seconds
+const HIDDEN = 60_000; // background tabs disconnect: a browser allows few connections per host
 
 const listeners = new Map();
 let source = null;
 let attempts = 0;
-let lastHeard = 0;
+let lastEvent = 0;
 let retryTimer = null;
 let hiddenTimer = null;
 let wasLive = false;
@@ -19,7 +19,7 @@ let wanted = false;
 export const live = {
   /** connecting, live, reconnecting, resting */
   state: "connecting",
-  /** `state` beside the server's own events, and `resync` also after a lost connection. Answers how to stop listening. */
+  /** Listens to the server's events, to `state`, and to `resync`, which also follows a reconnect. Returns the unsubscriber. */
   on(type, act) {
     if (!listeners.has(type)) listeners.set(type, new Set());
     listeners.get(type).add(act);
@@ -36,14 +36,14 @@ export const live = {
   },
 };
 
-function tell(type, data) {
+function emit(type, data) {
   for (const act of listeners.get(type) ?? []) act(data);
 }
 
 function become(state) {
   if (live.state === state) return;
   live.state = state;
-  tell("state", state);
+  emit("state", state);
 }
 
 function shut() {
@@ -55,39 +55,39 @@ function shut() {
 function open() {
   shut();
   if (!wanted) return;
-  lastHeard = Date.now();
+  lastEvent = Date.now();
   const opened = new EventSource("/v1/events");
   source = opened;
-  const heard = (act) => (event) => {
+  const received = (act) => (event) => {
     if (source !== opened) return;
-    lastHeard = Date.now();
+    lastEvent = Date.now();
     act(event);
   };
-  opened.onopen = heard(() => {
+  opened.onopen = received(() => {
     attempts = 0;
     become("live");
-    // What happened while nobody listened is asked for.
-    if (wasLive) tell("resync");
+    // Missed events are made up for by a reload.
+    if (wasLive) emit("resync");
     wasLive = true;
   });
   opened.onerror = () => {
-    if (source === opened) again();
+    if (source === opened) reconnect();
   };
-  opened.addEventListener("ping", heard(() => {}));
-  for (const type of TYPES) opened.addEventListener(type, heard((event) => tell(type, JSON.parse(event.data || "{}"))));
+  opened.addEventListener("ping", received(()  => {}));
+  for (const type of TYPES) opened.addEventListener(type, received((event) => emit(type, JSON.parse(event.data || "{}"))));
 }
 
-function again() {
+function reconnect() {
   shut();
   become(wasLive ? "reconnecting" : "connecting");
   const wait = Math.min(15_000, 500 * 2 ** attempts++) * (0.75 + Math.random() / 2);
   retryTimer = setTimeout(open, wait);
-  // An EventSource does not say why it failed; this call does, and leads to the login when a token has ended.
+  // An EventSource hides the status of a failure; this call leads to the login page if the token has ended.
   if (attempts === 2) api.get("/v1/queue-names").catch(() => {});
 }
 
 setInterval(() => {
-  if (source !== null && Date.now() - lastHeard > SILENCE) again();
+  if (source !== null && Date.now() - lastEvent > SILENCE) reconnect();
 }, 5000);
 
 document.addEventListener("visibilitychange", () => {
@@ -103,7 +103,7 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 
-// A page that was left may be kept by the browser, and its connection with it.
+// The back-forward cache may keep a page with its connection.
 addEventListener("pagehide", () => {
   clearTimeout(hiddenTimer);
   shut();

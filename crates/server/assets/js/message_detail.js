@@ -1,4 +1,4 @@
-// One message in full: its facts, its bytes, and the story of its attempts.
+// The details of a message: facts, body, headers and attempts.
 
 import { api, isAbort } from "./api.js";
 import { h, replace } from "./elements.js";
@@ -7,11 +7,11 @@ import { copyableId } from "./clipboard.js";
 import { headersTable, payloadViewer } from "./payload.js";
 import { problemBox } from "./problem_box.js";
 
-/** Pairs of a name and a text or element; what is not known is left out. */
+/** A list of names and values; unknown values are omitted. */
 export const messageFacts = (pairs) =>
   h("dl.kv", {}, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 
-/** A list of attempts, oldest first. Each is `{title, tone, started, ended, worker, error}`. */
+/** A timeline of attempts, oldest first. Each is `{title, tone, started, ended, worker, error}`. */
 export function timeline(attempts) {
   return h(
     "ol.timeline",
@@ -27,7 +27,7 @@ export function timeline(attempts) {
   );
 }
 
-// A store that keeps no attempts does not begin to: its refusal is asked for once.
+// A store without attempts refuses the request; it is sent once.
 let attemptsRefused = null;
 
 async function drawAttempts(view, place, url, message) {
@@ -42,11 +42,11 @@ async function drawAttempts(view, place, url, message) {
       return;
     }
     attemptsRefused = error;
-    // What the store does know is the counts and the last error.
+    // The counts and the last error are known all the same.
     replace(
       place,
       h("p.muted", { "data-test": "attempts-not-kept" }, error.detail),
-      h("p", {}, `It was received ${number(message.receive_count)} times and failed ${number(message.attempts_count)} times.`),
+      h("p", {}, `${number(message.receive_count)} deliveries, ${number(message.attempts_count)} failed attempts.`),
       message.last_error ?? message.error ? h("pre.error-text", {}, message.last_error ?? message.error) : null,
     );
     return;
@@ -55,10 +55,10 @@ async function drawAttempts(view, place, url, message) {
     replace(place, h("p.muted", { "data-test": "no-attempts" }, "No attempt has failed."));
     return;
   }
-  replace(place, timeline(answer.attempts.map((one) => ({ title: `Attempt ${one.attempt} failed`, tone: "bad", started: one.started_at, ended: one.failed_at, worker: one.worker, error: one.error ?? "no error was given" }))));
+  replace(place, timeline(answer.attempts.map((one) => ({ title: `Attempt ${one.attempt} failed`, tone: "bad", started: one.started_at, ended: one.failed_at, worker: one.worker, error: one.error ?? "no error text" }))));
 }
 
-/** The panel beside a list; on a small screen it lies over it. */
+/** The panel beside a list; on a small screen it covers the list. */
 export function detailPanel({ onClose }) {
   const element = h("aside.detail", { hidden: true, "aria-label": "Details", "data-test": "detail", tabindex: "-1" });
   let cameFrom = null;
@@ -73,7 +73,7 @@ export function detailPanel({ onClose }) {
       onClose();
       if (hadFocus && cameFrom?.isConnected) cameFrom.focus({ preventScroll: true });
     },
-    /** Newer facts of the message that is shown. */
+    /** Updates the facts of the shown message. */
     refresh(facts) {
       if (!element.hidden) replace(element.querySelector(".facts"), facts);
     },
@@ -90,7 +90,7 @@ export function detailPanel({ onClose }) {
         payloadViewer(bytes),
         h("h3", {}, "Headers"),
         headersTable(message.headers),
-        // What has ended has no attempts to tell of.
+        // Archived messages have no attempts.
         attemptsUrl ? [h("h3", {}, "Attempts"), attempts] : null,
       );
       element.hidden = false;

@@ -1,4 +1,4 @@
-// The viewer of bodies, payloads and results: laid out, raw, or base64.
+// The viewer of bodies, payloads and results: pretty, raw or base64.
 
 import { h, replace } from "./elements.js";
 import { layOut, pretty } from "./json_text.js";
@@ -10,14 +10,14 @@ const SHOWN_AT_FIRST = 50_000; // characters
 const SHOWN_MORE = 200_000; // characters
 const COLOURED = 4_000; // tokens; each is an element
 
-/** At most `most` characters of a text, and not half of one that needs two units. */
+/** At most `most` characters of a text, without splitting a surrogate pair. */
 function beginning(text, most) {
   if (text.length <= most) return text;
   const last = text.charCodeAt(most - 1);
   return text.slice(0, last >= 0xd800 && last < 0xdc00 ? most - 1 : most);
 }
 
-/** The laid out text with colours, cut to `most` characters; text alone when there are many tokens. */
+/** The formatted text with colours, cut to `most` characters; without colours if there are many tokens. */
 function coloured(text, most) {
   const parts = [];
   let left = most;
@@ -33,7 +33,7 @@ function coloured(text, most) {
 export function payloadViewer(bytes, { label = "Body", test = "payload" } = {}) {
   if (bytes === null) return h("p.muted", { "data-test": test }, "None.");
   const isJson = bytes.text !== null && layOut(bytes.text, { most: 0 }) !== null;
-  // Of each view the whole text, for the clipboard and the count, and its beginning, for the page.
+  // `whole` is for the clipboard and the length, `begin` for the page.
   const plain = (whole) => ({ whole, begin: (most) => [beginning(whole(), most)] });
   const views = {
     Pretty: isJson ? { whole: () => pretty(bytes.text), begin: (most) => coloured(bytes.text, most) } : null,
@@ -52,7 +52,7 @@ export function payloadViewer(bytes, { label = "Body", test = "payload" } = {}) 
     choices.forEach((button) => button.setAttribute("aria-pressed", String(button.textContent === name)));
     draw(SHOWN_AT_FIRST);
   }
-  // Browsers lay out a line of a megabyte slowly, so that much is shown only when it is asked for.
+  // Browsers render a line of a megabyte slowly, so more is shown on request only.
   function draw(most) {
     const total = views[chosen].whole().length;
     replace(block, total === 0 ? h("span.muted", {}, "(empty)") : views[chosen].begin(most));
@@ -69,7 +69,7 @@ export function payloadViewer(bytes, { label = "Body", test = "payload" } = {}) 
   return h(
     "div.payload",
     { "data-test": test },
-    h("div.payload-head", {}, h("div.choices", { role: "group", "aria-label": `How ${label.toLowerCase()} is shown` }, choices), h("span.muted", {}, `${kind}, ${bytesText(size(bytes))}`), h("span.spacer"), copyButton(() => views[chosen].whole(), "Copy the whole of this view")),
+    h("div.payload-head", {}, h("div.choices", { role: "group", "aria-label": `How ${label.toLowerCase()} is shown` }, choices), h("span.muted", {}, `${kind}, ${bytesText(size(bytes))}`), h("span.spacer"), copyButton(() => views[chosen].whole(), "Copy this view")),
     block,
     foot,
   );

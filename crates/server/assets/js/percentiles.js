@@ -1,9 +1,9 @@
-// The middle and the slow end of durations, in a line.
+// A line with the percentiles of durations.
 
 import { h } from "./elements.js";
 import { duration, number } from "./format.js";
 
-/** `label` says what was measured; null when nothing was. */
+/** `label` names the measured duration; null without data. */
 export function percentileLine(label, one, test) {
   if (!one) return null;
   const part = (name, ms) => h("span", {}, `${name} `, h("b", {}, duration(ms / 1000)));

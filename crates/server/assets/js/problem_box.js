@@ -1,4 +1,4 @@
-// A refusal, as the server words it.
+// An error with the server's text.
 
 import { h } from "./elements.js";
 

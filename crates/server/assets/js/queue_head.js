@@ -1,4 +1,4 @@
-// What stands at the top of a queue's pages.
+// The head of a queue's pages.
 
 import { h, replace } from "./elements.js";
 import { path } from "./api.js";

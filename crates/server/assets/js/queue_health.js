@@ -1,4 +1,4 @@
-// What is wrong with a queue, worst first.
+// Problems of a queue, worst first.
 
 import { count, duration, number, statText } from "./format.js";
 import { path } from "./api.js";
@@ -26,9 +26,9 @@ export function troubles(stats, series, interval) {
     found.push({ kind: "old", tone: "warn", text, href: `${home}/messages`, weight: 500 + Math.log10(stats.oldest_age_seconds) });
   }
   const past = earlier(series?.ready, interval);
-  const lately = earlier(series?.ready, interval, TREND_WINDOW);
-  // A queue that filled up and is being drained now has more than before and does not grow.
-  const isRising = lately !== null && stats.ready > lately.ready;
+  const recent = earlier(series?.ready, interval, TREND_WINDOW);
+  // A queue that filled up and is being drained now does not grow.
+  const isRising = recent !== null && stats.ready > recent.ready;
   if (past !== null && isRising && stats.ready - past.ready >= GROWTH_LEAST && stats.ready >= past.ready * GROWTH_FACTOR) {
     const text = `growing: ${number(past.ready)} → ${number(stats.ready)} in ${duration(past.seconds)}`;
     found.push({ kind: "growing", tone: "warn", text, href: home, weight: 400 });
@@ -36,7 +36,7 @@ export function troubles(stats, series, interval) {
   return found.sort((a, b) => b.weight - a.weight);
 }
 
-/** The oldest number within the window, and how long ago it was: a server that was just started knows less. */
+/** The oldest value in the window and its age; a server that was just started has a shorter history. */
 function earlier(values, interval, seconds = GROWTH_WINDOW) {
   const window = (values ?? []).slice(-Math.max(1, Math.round(seconds / interval)));
   const at = window.findIndex((value) => value !== null);

@@ -1,4 +1,4 @@
-// Every queue's numbers, loaded once and kept up to date by events.
+// The stats of all queues, loaded once and updated by events.
 
 import { api } from "./api.js";
 import { live } from "./live.js";
@@ -9,7 +9,7 @@ let loading = null;
 export const queues = {
   all: new Map(),
   loaded: false,
-  /** Told of the names that changed; of null when it may be all of them. */
+  /** Calls `act` with the names of changed queues, or with null if all may have changed. */
   on(act) {
     listeners.add(act);
     return () => listeners.delete(act);
@@ -26,7 +26,7 @@ export const queues = {
   },
 };
 
-function tell(names) {
+function notify(names) {
   for (const act of listeners) act(names);
 }
 
@@ -40,7 +40,7 @@ async function fetchAll() {
   } while (after);
   queues.all = all;
   queues.loaded = true;
-  tell(null);
+  notify(null);
 }
 
 live.on("queues", (event) => {
@@ -49,12 +49,12 @@ live.on("queues", (event) => {
     isNew ||= !queues.all.has(stats.queue);
     queues.all.set(stats.queue, stats);
   }
-  tell(isNew ? null : event.queues.map((stats) => stats.queue));
+  notify(isNew ? null : event.queues.map((stats) => stats.queue));
 });
 
 live.on("gone", (event) => {
   for (const name of event.queues) queues.all.delete(name);
-  tell(null);
+  notify(null);
 });
 
 live.on("resync", () => queues.load().catch(() => {}));

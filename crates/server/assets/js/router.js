@@ -1,4 +1,4 @@
-// Which page an address means, and the life of the page that is shown.
+// Routes, and the lifetime of the current page.
 
 import { live } from "./live.js";
 import { h, replace } from "./elements.js";
@@ -8,7 +8,7 @@ import { isAbort } from "./api.js";
 const routes = [];
 let current = null;
 
-/** `route("/ui/queues/:queue", page, "overview")`: the last is the link of the navigation that it belongs to. */
+/** `route("/ui/queues/:queue", page, "overview")`: the section is the current link of the navigation. */
 export function route(pattern, page, section) {
   const names = [];
   const source = pattern.replace(/:([a-z]+)/g, (_, name) => {
@@ -28,7 +28,7 @@ function find(pathname) {
         params[name] = decodeURIComponent(found[i + 1]);
       });
     } catch {
-      return null; // half an escape, like /ui/queues/%
+      return null; // an invalid escape, like /ui/queues/%
     }
     return { page, section, params };
   }
@@ -41,13 +41,13 @@ export function navigate(url, { replace: instead = false } = {}) {
   show({ moved: true });
 }
 
-/** Keeps a page's filters in the address without leaving the page. */
+/** Writes a page's filters into the URL. */
 export function replaceQuery(query) {
   const text = query.toString();
   history.replaceState(null, "", location.pathname + (text === "" ? "" : `?${text}`));
 }
 
-/** The same as a step of the history: the back button leads to the filters before. */
+/** The same with a history entry: the back button restores the previous filters. */
 export function pushQuery(query) {
   const text = query.toString();
   const url = location.pathname + (text === "" ? "" : `?${text}`);
@@ -56,7 +56,7 @@ export function pushQuery(query) {
 
 export const currentView = () => current;
 
-/** What a page is given: where it is, where it draws, and ends for all that it begins. */
+/** The context of a page: parameters, root element, and the end of everything that it starts. */
 class View {
   constructor(params, section) {
     this.params = params;
@@ -68,7 +68,7 @@ class View {
     this.keys = {};
   }
 
-  /** Undone when the page is left. */
+  /** Calls `stop` when the page is left. */
   until(stop) {
     this.signal.addEventListener("abort", stop, { once: true });
   }
@@ -77,7 +77,7 @@ class View {
     this.until(live.on(type, act));
   }
 
-  /** Again and again while somebody looks. */
+  /** Calls `act` periodically while the tab is visible. */
   every(ms, act) {
     const timer = setInterval(() => {
       if (!document.hidden) act();
@@ -89,7 +89,7 @@ class View {
     document.title = `${text} · Postrider`;
   }
 
-  /** Runs what may fail, and shows the failure in the page. Answers whether it went well. */
+  /** Runs `act` and shows an error in the page. Returns whether it succeeded. */
   async attempt(act, place = this.root) {
     try {
       await act();
@@ -119,12 +119,12 @@ export async function show({ moved = false } = {}) {
   main.replaceChildren(view.root);
   if (moved) {
     scrollTo(0, 0);
-    // What a dialog asked about belongs to the page that was left.
+    // Dialogs belong to the page that was left.
     for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   }
   if (found === null) {
     view.title("Not found");
-    replace(view.root, h("div.empty", { "data-test": "page-not-found" }, h("h1", { tabindex: "-1" }, "There is no such page"), h("p", {}, h("a", { href: "/" }, "Go to the overview"))));
+    replace(view.root, h("div.empty", { "data-test": "page-not-found" }, h("h1", { tabindex: "-1" }, "Page not found"), h("p", {}, h("a", { href: "/" }, "Go to the overview"))));
   } else {
     await view.attempt(() => found.page(view));
   }
@@ -135,7 +135,7 @@ export async function show({ moved = false } = {}) {
   document.getElementById("announcer").textContent = document.title;
 }
 
-/** The same page from the beginning. */
+/** Loads the current page again. */
 export const refresh = () => show();
 
 addEventListener("popstate", () => show({ moved: true }));

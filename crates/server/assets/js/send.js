@@ -15,7 +15,7 @@ export function openSend(queue, onSent) {
   const key = h("input", { spellcheck: "false", autocomplete: "off", "data-test": "send-key" });
   const dedup = h("input", { spellcheck: "false", autocomplete: "off", "data-test": "send-dedup-key" });
   const delay = h("input", { spellcheck: "false", autocomplete: "off", placeholder: "none", "data-test": "send-delay" });
-  const priority = h("select", { "data-test": "send-priority" }, [...Array(10).keys()].reverse().map((n) => h("option", { value: n, selected: n === 4 }, n === 9 ? "9, first" : n === 4 ? "4, usual" : n === 0 ? "0, last" : String(n))));
+  const priority = h("select", { "data-test": "send-priority" }, [...Array(10).keys()].reverse().map((n) => h("option", { value: n, selected: n === 4 }, n === 9 ? "9, first" : n === 4 ? "4, default" : n === 0 ? "0, last" : String(n))));
   const base64 = h("input", { type: "checkbox", "data-test": "send-base64" });
   const keep = h("input", { type: "checkbox", "data-test": "send-keep-open" });
 
@@ -25,11 +25,11 @@ export function openSend(queue, onSent) {
     wide: true,
     body: [
       field("Body", body),
-      h("label.check", {}, base64, " The body is base64 of bytes"),
-      h("div.fields", {}, field("Ordering key", key, "One at a time and in order within a key"), field("Dedup key", dedup, "Sent once while a message with it lives"), field("Delay", delay, "Like 500ms, 5s, 2m, 1h30m or 3d"), field("Priority", priority)),
-      field("Headers", headers, "One a line, as name: value"),
+      h("label.check", {}, base64, " The body is base64"),
+      h("div.fields", {}, field("Ordering key", key, "Messages of a key are handled one at a time, in order"), field("Dedup key", dedup, "Not sent again while a message with it lives"), field("Delay", delay, "Like 500ms, 5s, 2m, 1h30m or 3d"), field("Priority", priority)),
+      field("Headers", headers, "One per line, as name: value"),
       field("Content type", type),
-      h("label.check", {}, keep, " Keep this open, to send another"),
+      h("label.check", {}, keep, " Keep open to send another"),
     ],
     actions: [{ label: "Send", test: "send-button", tone: "primary", run: async () => {
       const message = { [base64.checked ? "body_base64" : "body"]: base64.checked ? body.value.trim() : body.value, priority: Number(priority.value) };

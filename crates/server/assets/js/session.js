@@ -1,4 +1,4 @@
-// Who we are to the server, and what that allows.
+// The session and its roles.
 
 import { api } from "./api.js";
 import { clock } from "./format.js";
@@ -19,9 +19,9 @@ function has(role) {
 
 const covers = (pattern, queue) => (pattern.endsWith("*") ? queue.startsWith(pattern.slice(0, -1)) : pattern === queue);
 
-/** Why something is not allowed, as a sentence; null when it is. */
+/** The reason why an action is not allowed; null if it is. */
 export function refusal(role, queue) {
-  if (session === null) return "The session is not known yet.";
+  if (session === null) return "The session is not loaded yet.";
   if (!has(role)) {
     const own = session.roles?.length > 0 ? session.roles.join(", ") : "none";
     return `This needs the role “${role}”. ${session.name ? `“${session.name}” has` : "You have"}: ${own}.`;
@@ -35,7 +35,7 @@ export function refusal(role, queue) {
 export const may = (role, queue) => refusal(role, queue) === null;
 
 let routes = null;
-/** The queue that a task type belongs to when it is asked who may touch it. */
+/** The queue of a task type, by which tokens are limited. */
 export async function queueOfType(type) {
   routes ??= api.get("/v1/tasks/routes").catch(() => {
     routes = null;

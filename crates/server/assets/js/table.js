@@ -1,10 +1,9 @@
-// Tables: rows are kept by key, so that a thousand of them stay smooth while numbers change, and can be walked with keys.
+// Tables: rows are kept by key, so that a thousand of them update smoothly, with keyboard navigation.
 
 import { h, replace } from "./elements.js";
 
 /**
- * `columns` are `{label, render(row), class, sort(row), title}`. `open(row)` is what Enter and a click on a row do; `href(row)`
- * where it leads, for the link in the first cell.
+ * `columns` are `{label, render(row), class, sort(row), title}`. Enter and a click on a row call `open(row)`.
  */
 export function createTable({ label, test, rowTest, columns, key, open, selectable = false, onSelect, sort = null, onSort }) {
   const rows = new Map();
@@ -16,7 +15,7 @@ export function createTable({ label, test, rowTest, columns, key, open, selectab
   const selectAll = selectable ? h("input", { type: "checkbox", "aria-label": "Select all rows", "data-test": "select-all" }) : null;
   selectAll?.addEventListener("change", () => {
     for (const id of order) mark(id, selectAll.checked);
-    tellSelection();
+    notifySelection();
   });
 
   const heads = columns.map((column) => {
@@ -73,7 +72,7 @@ export function createTable({ label, test, rowTest, columns, key, open, selectab
         check = h("input", { type: "checkbox", "aria-label": "Select this row", "data-test": "select-row" });
         check.addEventListener("change", () => {
           mark(id, check.checked);
-          tellSelection();
+          notifySelection();
         });
       }
       const tr = h("tr", { role: "row", tabindex: "-1", "data-test": rowTest, "data-key": id }, check ? h("td.check", { role: "cell" }, check) : null, cells);
@@ -92,13 +91,13 @@ export function createTable({ label, test, rowTest, columns, key, open, selectab
         const x = value(rows.get(a).row);
         const y = value(rows.get(b).row);
         if (x === y) return a < b ? -1 : 1;
-        if (x === null || x === undefined) return 1; // what is not known stands last
+        if (x === null || x === undefined) return 1; // unknown values are last
         if (y === null || y === undefined) return -1;
         return (x < y ? -1 : 1) * sign;
       };
       order.sort(compare);
     }
-    // Only what stands elsewhere is moved: moving a row takes its focus away.
+    // Only misplaced rows are moved: moving a row removes its focus.
     let next = body.firstChild;
     for (const id of order) {
       const { tr } = rows.get(id);
@@ -122,7 +121,7 @@ export function createTable({ label, test, rowTest, columns, key, open, selectab
     entry?.tr.classList.toggle("selected", on);
   }
 
-  function tellSelection() {
+  function notifySelection() {
     if (selectAll) {
       selectAll.checked = selected.size > 0 && selected.size === order.length;
       selectAll.indeterminate = selected.size > 0 && selected.size < order.length;
@@ -149,7 +148,7 @@ export function createTable({ label, test, rowTest, columns, key, open, selectab
   });
   body.addEventListener("click", (event) => {
     if (!open || event.defaultPrevented || event.target.closest("a, button, input, label")) return;
-    if (String(getSelection()) !== "") return; // somebody is copying
+    if (String(getSelection()) !== "") return; // text is being selected
     const id = event.target.closest("tr")?.dataset.key;
     if (id !== undefined) open(rows.get(id).row);
   });
@@ -158,7 +157,7 @@ export function createTable({ label, test, rowTest, columns, key, open, selectab
 
   return {
     element,
-    /** These rows and no others, in this order unless a column sorts. */
+    /** Sets the rows, in this order unless a column sorts. */
     update(list) {
       const ids = new Set();
       order = [];
@@ -176,9 +175,9 @@ export function createTable({ label, test, rowTest, columns, key, open, selectab
         lost = selected.delete(id) || lost;
       }
       arrange();
-      if (lost || selectable) tellSelection();
+      if (lost || selectable) notifySelection();
     },
-    /** New numbers for some of the rows. */
+    /** Updates some of the rows. */
     patch(list) {
       for (const row of list) {
         const entry = rows.get(String(key(row)));
@@ -187,7 +186,7 @@ export function createTable({ label, test, rowTest, columns, key, open, selectab
     },
     clearSelection() {
       for (const id of [...selected]) mark(id, false);
-      tellSelection();
+      notifySelection();
     },
     show(id) {
       for (const [other, entry] of rows) entry.tr.classList.toggle("shown", other === id);
@@ -195,7 +194,7 @@ export function createTable({ label, test, rowTest, columns, key, open, selectab
     get size() {
       return order.length;
     },
-    /** For the keyboard: by how many rows, or what to do with the one that has the focus. */
+    /** Moves the focus by a number of rows. */
     move(by) {
       if (order.length === 0) return;
       const focused = body.contains(document.activeElement);
@@ -208,7 +207,7 @@ export function createTable({ label, test, rowTest, columns, key, open, selectab
     toggleActive() {
       if (!selectable || active === null) return;
       mark(active, !selected.has(active));
-      tellSelection();
+      notifySelection();
     },
     hasFocus: () => body.contains(document.activeElement),
   };

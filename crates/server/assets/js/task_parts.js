@@ -1,4 +1,4 @@
-// What the list of tasks and the page of one task share.
+// Parts shared by the list of tasks and the page of a task.
 
 import { api, path } from "./api.js";
 import { h } from "./elements.js";
@@ -26,13 +26,13 @@ export function confirmCancel(task, onDone) {
     test: "dialog-cancel-task",
     count: async () => {
       const now = await api.get(path`/v1/tasks/${task.id}`);
-      if (isOver(now)) return { text: `It has ended meanwhile, as ${now.state}.`, label: "Cancel 1 task", nothing: true };
-      const running = now.state === "PROCESSING" ? ` ${now.worker ?? "A worker"} works on it right now and is told to stop; what it answers then is not kept.` : "";
-      return { text: `1 task, ${now.type} ${shortId(now.id)}, will never be done.${running}`, label: "Cancel 1 task" };
+      if (isOver(now)) return { text: `It has already ended as ${now.state}.`, label: "Cancel 1 task", nothing: true };
+      const running = now.state === "PROCESSING" ? ` ${now.worker ?? "A worker"} works on it right now and is notified; its result is discarded.` : "";
+      return { text: `1 task, ${now.type} ${shortId(now.id)}, is canceled.${running}`, label: "Cancel 1 task" };
     },
     run: async () => {
       const after = await api.post(path`/v1/tasks/${task.id}/cancel`);
-      toast(after.left === "PROCESSING" ? "Canceled; its worker is told to stop" : "Canceled");
+      toast(after.left === "PROCESSING" ? "Canceled; its worker is notified" : "Canceled");
       onDone(after);
     },
   });
@@ -49,8 +49,8 @@ export function confirmReplay(task, onDone) {
     test: "dialog-replay-one",
     count: async () => {
       const now = await api.get(path`/v1/tasks/${task.id}`);
-      if (now.state !== "DEAD") return { text: `It is not dead any more but ${now.state}.`, label: "Replay 1 task", nothing: true };
-      return { text: "1 task is due at once, with all its attempts before it and without the deadline that it may have missed. Its history stays.", label: "Replay 1 task" };
+      if (now.state !== "DEAD") return { text: `It is no longer dead, but ${now.state}.`, label: "Replay 1 task", nothing: true };
+      return { text: "1 task is due at once, with fresh attempts and without its deadline. Its history is kept.", label: "Replay 1 task" };
     },
     tone: "primary",
     run: () => replayTask(task, onDone),
@@ -59,17 +59,17 @@ export function confirmReplay(task, onDone) {
 
 async function replayTask(task, onDone) {
   onDone(await api.post(path`/v1/tasks/${task.id}/replay`));
-  toast("Replayed: it is due now, with all its attempts before it");
+  toast("Replayed: it is due now, with fresh attempts");
 }
 
-/** Edits the payload of a dead task, and brings it back if that is wanted. */
+/** Edits the payload of a dead task, with the option to replay it. */
 export async function editTask(id, onDone) {
   const task = await api.get(path`/v1/tasks/${id}`);
   openEditor({
     title: "Edit the payload",
     test: "dialog-edit-task",
     name: "payload",
-    note: "The payload before it is kept as a revision.",
+    note: "The previous payload is kept as a revision.",
     original: { bytes: carried(task, "payload") ?? { text: "", base64: null } },
     actions: [
       { label: "Save and replay", test: "editor-save-replay", tone: "primary", evenUnchanged: true, save: async (changes) => {

@@ -1,10 +1,10 @@
-// Runs before the first paint, as a classic script: a module would be too late and the page would flash.
+// A classic script, as a module would run after the first paint and the page would flash.
 (() => {
   const chosen = (() => {
     try {
       return localStorage.getItem("postrider.theme");
     } catch {
-      return null; // storage is refused in some private windows
+      return null; // some private windows refuse storage
     }
   })();
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;

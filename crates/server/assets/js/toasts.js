@@ -1,4 +1,4 @@
-// Short notes about what was done, and why something was not.
+// Notifications of results and errors.
 
 import { h } from "./elements.js";
 
@@ -12,7 +12,7 @@ export function toast(text, tone = "good", code = null) {
     h("span", {}, text, code ? [" ", h("code", {}, code)] : null),
     h("button.btn.ghost.icon", { type: "button", "aria-label": "Dismiss", on: { click: () => box.remove() } }, "×"),
   );
-  // A modal dialog makes the rest of the page inert, so what is said meanwhile is said inside it.
+  // A modal dialog makes the rest of the page inert, so toasts are shown inside it.
   (document.querySelector("dialog[open] .dialog-toasts") ?? place).append(box);
   while (place.children.length > 4) place.firstChild.remove();
   setTimeout(() => box.remove(), STAY[tone]);

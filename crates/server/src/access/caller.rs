@@ -1,4 +1,4 @@
-//! Who asks, and what they may do.
+//! The caller of a request, and what it may do.
 
 use std::sync::Arc;
 
@@ -9,38 +9,38 @@ use super::queue_pattern::QueuePattern;
 use super::role::{Role, includes};
 use crate::api::ApiError;
 
-/// How a caller has shown who they are.
+/// How a caller was identified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// They have not, and need not: the server is open.
+    /// Not at all: the server is open.
     Open,
-    /// They have not.
+    /// Not at all, on a server that needs a token.
     None,
     /// By a token.
     Token,
-    /// By the cookie of a session, which browsers send along by themselves.
+    /// By a session cookie, which browsers send by themselves.
     Session,
 }
 
-/// Whoever sent a request.
+/// The caller of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    /// The name of their token; where they are when they have none.
+    /// Name of the token; the address without one.
     pub(crate) name: Arc<str>,
-    /// The token's id; the address where there is none. What a rate is counted by.
+    /// Id of the token; the address without one. Rates and budgets are counted by it.
     pub(crate) key: Arc<str>,
-    /// What they may do.
+    /// Granted roles.
     pub(crate) roles: Arc<[Role]>,
-    /// Where they may do it; `None` is everywhere.
+    /// Queues the token is limited to; `None` is all.
     pub(crate) queues: Option<Arc<[QueuePattern]>>,
-    /// How they have shown who they are.
+    /// How the caller was identified.
     pub(crate) proof: Proof,
-    /// What their session is kept under, if they have one.
+    /// Key of the session's record, if there is a session.
     pub(crate) session: Option<Arc<str>>,
 }
 
 impl Caller {
-    /// Whoever reaches an open server.
+    /// The caller of an open server.
     pub(crate) fn open(address: &str) -> Self {
         Self {
             name: address.into(),
@@ -52,41 +52,41 @@ impl Caller {
         }
     }
 
-    /// Somebody without a token.
+    /// A caller without a token.
     pub(crate) fn unknown(address: &str) -> Self {
         Self { roles: Arc::new([]), proof: Proof::None, ..Self::open(address) }
     }
 
-    /// Whether they may do what asks for that role.
+    /// Whether the caller has the role.
     pub(crate) fn has(&self, wanted: Role) -> bool {
         self.roles.iter().any(|role| includes(*role, wanted))
     }
 
-    /// Whether they may do it to that queue.
+    /// Whether the token covers the queue.
     pub(crate) fn may_use(&self, queue: &QueueName) -> bool {
         self.queues.as_ref().is_none_or(|queues| queues.iter().any(|pattern| pattern.includes(queue)))
     }
 
-    /// The types of tasks that they may see and use: those of the queues that would deliver them. `None` is all.
+    /// Returns the task types that the token covers: those whose queues it covers. `None` is all.
     pub(crate) fn task_types(&self, routes: &TaskRoutes) -> Option<Vec<TypePattern>> {
         let queues = self.queues.as_ref()?;
         Some(queues.iter().filter_map(|pattern| pattern.task_types(&routes.queue_prefix)).collect())
     }
 
-    /// Refuses a queue that the token is not for.
+    /// Fails if the token does not cover the queue.
     pub(crate) fn check_queue(&self, queue: &QueueName) -> Result<(), ApiError> {
         match self.may_use(queue) {
             true => Ok(()),
-            false => Err(ApiError::forbidden(format!("this token is not for queue '{queue}'; use one that is"))),
+            false => Err(ApiError::forbidden(format!("this token does not cover queue '{queue}'; use one that does"))),
         }
     }
 
-    /// Refuses somebody whose token is for some queues only, where everything is meant.
+    /// Fails if the token is limited to queues.
     pub(crate) fn check_everywhere(&self) -> Result<(), ApiError> {
         match &self.queues {
             None => Ok(()),
             Some(_) => {
-                let why = "this concerns every queue, and this token is for some; use one without a limit to queues";
+                let why = "this concerns all queues, and this token is limited to some; use one without a limit";
                 Err(ApiError::forbidden(why))
             }
         }

@@ -1,4 +1,4 @@
-//! What stands before every route.
+//! The middleware that checks every request before its handler.
 
 use std::sync::Arc;
 
@@ -11,34 +11,34 @@ use super::origin;
 use super::role::role_name;
 use crate::api::{ApiError, Code, Need, Params, Verb};
 use crate::app::App;
-use crate::edge::{Peer, Who};
+use crate::edge::{CallerName, Peer};
 use crate::in_flight::InFlight;
 
-/// What the guard knows of a route.
+/// What the middleware checks for a route.
 #[derive(Debug, Clone)]
-pub(crate) struct Guarding {
+pub(crate) struct GuardedRoute {
     pub(crate) need: Need,
     pub(crate) verb: Verb,
     /// The parameters that the route takes.
     pub(crate) parameters: Arc<[&'static str]>,
 }
 
-/// Lets a request through if its sender may do what it asks for. Nothing of its body is read before.
+/// Passes a request on if its caller has a required role. The body is not read before.
 pub(crate) async fn guard(
-    State((app, route)): State<(Arc<App>, Guarding)>,
+    State((app, route)): State<(Arc<App>, GuardedRoute)>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
-    if route.need == Need::Unasked {
+    if route.need == Need::Unidentified {
         return Ok(next.run(request).await);
     }
     origin::check_host(request.version(), request.headers()).map_err(ApiError::malformed)?;
     let caller = app.access.identify(request.headers(), &peer.address).await?;
     if caller.proof != Proof::None
-        && let Some(who) = request.extensions().get::<Who>()
+        && let Some(who) = request.extensions().get::<CallerName>()
     {
-        // Set here alone.
+        // The only place that sets it.
         let _ = who.0.set(caller.name.clone());
     }
     if let Need::OneOf(roles) = route.need
@@ -51,7 +51,7 @@ pub(crate) async fn guard(
             }
             _ => {
                 let names: Vec<_> = roles.iter().map(|role| format!("'{}'", role_name(*role))).collect();
-                let why = format!("this needs the role {}, and the token does not have it", names.join(" or "));
+                let why = format!("this needs the role {}, which the token does not have", names.join(" or "));
                 ApiError::forbidden(why)
             }
         });
@@ -62,7 +62,7 @@ pub(crate) async fn guard(
     }
     if let Some(rate) = &app.rate {
         rate.take(&caller.key).map_err(|seconds| {
-            let why = "this caller sends more requests than server.requests_per_second allows; wait a little";
+            let why = "this caller exceeds server.requests_per_second; wait as Retry-After says";
             ApiError::new(Code::TooManyRequests, why).retry_after(seconds)
         })?;
     }
@@ -72,10 +72,10 @@ pub(crate) async fn guard(
             0 => "this takes no parameters".to_owned(),
             _ => format!("this takes {}", route.parameters.join(", ")),
         };
-        return Err(ApiError::malformed(format!("parameter '{}' is not known; {known}", unknown.escape_debug())));
+        return Err(ApiError::malformed(format!("unknown parameter '{}'; {known}", unknown.escape_debug())));
     }
     let in_flight = InFlight::new(&app.budget, &caller.key);
-    // What settles leases goes on without room: it makes some. Metrics are needed most when there is none.
+    // Settles are let through, as they free memory, and metrics, as they are needed most when memory is short.
     if route.verb == Verb::Get && request.uri().path() != "/metrics" {
         in_flight.wait_for_room().await?;
     }

@@ -1,4 +1,4 @@
-//! Who sent a request.
+//! Identifying the caller of a request.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -17,31 +17,31 @@ use super::session;
 use super::token::{KnownToken, Tokens, split};
 use crate::api::{ApiError, Code};
 
-/// What was read of the state is believed for so long. It is how long a revoked token may still be used.
-const BELIEVED: Duration = Duration::from_secs(1);
+/// Life of a cache entry: how long a revoked token stays usable at most.
+const CACHE_LIFE: Duration = Duration::from_secs(1);
 
-/// How often it is written down that a token is in use.
-const USE_WRITTEN: Duration = Duration::from_secs(300);
+/// Interval at which the last use of a token is written.
+const USE_WRITE_INTERVAL: Duration = Duration::from_secs(300);
 
-/// So many tokens and sessions are remembered between two looks.
-const MOST: usize = 10_000;
+/// Upper bound of cached tokens, and of cached sessions.
+const MAX: usize = 10_000;
 
-/// How long the state may take to say who somebody is.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time-out of a lookup in the state.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// So many who were never seen here are looked up at once. Without a bound, guesses that are sent together would all be
-/// looked up before the first of them counts as wrong.
-const STRANGERS: usize = 4;
+/// Upper bound of concurrent lookups of uncached tokens and sessions. Without it, guesses that are sent together would
+/// all be looked up before the first of them counts as wrong.
+const MAX_LOOKUPS: usize = 4;
 
 #[derive(Debug, Clone)]
-struct Believed<T> {
+struct Cached<T> {
     what: T,
     until: Instant,
 }
 
-impl<T> Believed<T> {
+impl<T> Cached<T> {
     fn new(what: T) -> Self {
-        Self { what, until: Instant::now() + BELIEVED }
+        Self { what, until: Instant::now() + CACHE_LIFE }
     }
 
     fn is_fresh(&self) -> bool {
@@ -49,48 +49,48 @@ impl<T> Believed<T> {
     }
 }
 
-/// What was read of the state, by what it was asked for.
-type Read<K, T> = Mutex<HashMap<K, Believed<Option<T>>>>;
+/// Results of lookups by their key.
+type Cache<K, T> = Mutex<HashMap<K, Cached<Option<T>>>>;
 
-/// Knows callers. What it has read it keeps for a second, so that a busy client does not ask the state each time.
+/// Identifies callers. Lookups are cached for a second, so that a busy client does not read the state each time.
 #[derive(Debug)]
 pub(crate) struct Access {
     tokens: Tokens,
     records: StateStorage,
-    /// Whether the server is reached from this machine alone; only then can it be open.
+    /// Whether the server listens on loopback only; otherwise it is never open.
     is_loopback: bool,
-    /// Whether cookies go over TLS only.
+    /// Whether cookies are limited to TLS.
     is_secure: bool,
-    /// Locks, held for a look.
-    any: Mutex<Option<Believed<bool>>>,
-    known: Read<Uuid, KnownToken>,
-    sessions: Read<String, Uuid>,
+    /// The locks are held briefly.
+    any: Mutex<Option<Cached<bool>>>,
+    known: Cache<Uuid, KnownToken>,
+    sessions: Cache<String, Uuid>,
     written: Mutex<HashMap<Uuid, Instant>>,
-    /// Tokens and sessions that were wrong, by address.
+    /// Rate of wrong tokens and sessions, by address.
     wrong: Rate,
-    strangers: Semaphore,
-    /// Those from where too many were wrong.
-    suspects: Semaphore,
+    lookups: Semaphore,
+    /// Permit for lookups from addresses with too many wrong ones.
+    throttled_lookups: Semaphore,
 }
 
-fn get<K: Hash + Eq, T: Clone>(map: &Read<K, T>, key: &K) -> Option<Believed<Option<T>>> {
+fn get<K: Hash + Eq, T: Clone>(map: &Cache<K, T>, key: &K) -> Option<Cached<Option<T>>> {
     map.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
 }
 
-fn put<K: Hash + Eq, T>(map: &Read<K, T>, key: K, what: Option<T>) {
+fn put<K: Hash + Eq, T>(map: &Cache<K, T>, key: K, what: Option<T>) {
     let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
-    if map.len() >= MOST {
-        // Those who were right are strangers no more, and stay so while there is room.
-        map.retain(|_, believed| believed.is_fresh() || believed.what.is_some());
+    if map.len() >= MAX {
+        // Valid entries stay as long as there is room: they need no lookup permit.
+        map.retain(|_, cached| cached.is_fresh() || cached.what.is_some());
     }
-    if map.len() >= MOST {
-        map.retain(|_, believed| believed.is_fresh());
+    if map.len() >= MAX {
+        map.retain(|_, cached| cached.is_fresh());
     }
-    map.insert(key, Believed::new(what));
+    map.insert(key, Cached::new(what));
 }
 
 fn too_many(seconds: u64) -> ApiError {
-    let why = "too many tokens or sessions from this address were wrong; wait a little";
+    let why = "too many wrong tokens or sessions from this address; wait as Retry-After says";
     ApiError::new(Code::TooManyRequests, why).retry_after(seconds)
 }
 
@@ -105,10 +105,10 @@ impl Access {
             known: Mutex::default(),
             sessions: Mutex::default(),
             written: Mutex::default(),
-            // Ten in a row, then one in six seconds: a person who mistypes is not held up, a program that guesses is.
+            // Ten in a row, then one in six seconds: enough for typing errors, too few for guessing.
             wrong: Rate::new(1.0 / 6.0, 10.0),
-            strangers: Semaphore::new(STRANGERS),
-            suspects: Semaphore::new(1),
+            lookups: Semaphore::new(MAX_LOOKUPS),
+            throttled_lookups: Semaphore::new(1),
         }
     }
 
@@ -116,31 +116,31 @@ impl Access {
         &self.tokens
     }
 
-    /// Whether no token is needed.
+    /// Whether the server is open: on loopback and without any token.
     pub(crate) async fn is_open(&self) -> Result<bool, MessagingError> {
         if !self.is_loopback {
             return Ok(false);
         }
-        let believed = self.any.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let any = match believed.filter(Believed::is_fresh) {
-            Some(believed) => believed.what,
+        let cached = self.any.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let any = match cached.filter(Cached::is_fresh) {
+            Some(cached) => cached.what,
             None => {
-                let any = self.tokens.any(Deadline::after(PATIENCE)).await?;
-                *self.any.lock().unwrap_or_else(PoisonError::into_inner) = Some(Believed::new(any));
+                let any = self.tokens.any(Deadline::after(TIMEOUT)).await?;
+                *self.any.lock().unwrap_or_else(PoisonError::into_inner) = Some(Cached::new(any));
                 any
             }
         };
         Ok(!any)
     }
 
-    /// Looks again at once: a token was made or revoked here.
-    pub(crate) fn changed(&self) {
+    /// Expires the cache after a token was created or revoked here.
+    pub(crate) fn expire_cache(&self) {
         *self.any.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let now = Instant::now();
         self.known.lock().unwrap_or_else(PoisonError::into_inner).values_mut().for_each(|known| known.until = now);
     }
 
-    /// Who sent a request with these headers.
+    /// Returns the caller of a request with these headers.
     pub(crate) async fn identify(&self, headers: &HeaderMap, address: &str) -> Result<Caller, ApiError> {
         if let Some(line) = headers.get(header::AUTHORIZATION) {
             let token = line.to_str().ok().and_then(|line| {
@@ -155,8 +155,8 @@ impl Access {
         }
         if self.is_open().await? {
             if !origin::is_local(headers) {
-                let why = "an open server is asked for by a name of this machine (localhost, 127.0.0.1); make a token \
-                           with `postrider token create` to use another name";
+                let why = "a server without tokens answers only to local names (localhost, 127.0.0.1); create a token with \
+                           `postrider token create` to use another name";
                 return Err(ApiError::forbidden(why));
             }
             return Ok(Caller::open(address));
@@ -183,20 +183,20 @@ impl Access {
     }
 
     async fn find(&self, id: Uuid) -> Result<Option<KnownToken>, MessagingError> {
-        if let Some(known) = get(&self.known, &id).filter(Believed::is_fresh) {
+        if let Some(known) = get(&self.known, &id).filter(Cached::is_fresh) {
             return Ok(known.what);
         }
-        let known = self.tokens.find(id, Deadline::after(PATIENCE)).await?;
+        let known = self.tokens.find(id, Deadline::after(TIMEOUT)).await?;
         put(&self.known, id, known.clone());
         Ok(known)
     }
 
-    /// Lets somebody who was never right here be looked up: one after the other where too many were wrong. Whoever is right
-    /// is let in, whatever others at the same address do.
-    async fn stranger(&self, address: &str) -> Result<SemaphorePermit<'_>, ApiError> {
-        let line = if self.wrong.check(address).is_ok() { &self.strangers } else { &self.suspects };
-        match Deadline::after(PATIENCE).limit(line.acquire()).await {
-            Some(Ok(turn)) => Ok(turn),
+    /// Waits for a permit to look up an uncached token or session; one at a time for addresses with too many wrong
+    /// ones. A valid token passes, whatever other clients at its address send.
+    async fn lookup_permit(&self, address: &str) -> Result<SemaphorePermit<'_>, ApiError> {
+        let permits = if self.wrong.check(address).is_ok() { &self.lookups } else { &self.throttled_lookups };
+        match Deadline::after(TIMEOUT).limit(permits.acquire()).await {
+            Some(Ok(permit)) => Ok(permit),
             _ => Err(MessagingError::DeadlineExceeded { operation: "authenticate" }.into()),
         }
     }
@@ -206,8 +206,8 @@ impl Access {
         if let Some((id, secret)) = parts {
             let is_right = |known: &KnownToken| known.has_secret(secret);
             let was_right = get(&self.known, &id).and_then(|known| known.what).is_some_and(|known| is_right(&known));
-            // Held while it is looked up.
-            let _turn = if was_right { None } else { Some(self.stranger(address).await?) };
+            // Held during the lookup.
+            let _permit = if was_right { None } else { Some(self.lookup_permit(address).await?) };
             if let Some(known) = self.find(id).await?.filter(is_right) {
                 return Ok(known);
             }
@@ -215,9 +215,9 @@ impl Access {
         self.wrong.take(address).map_err(too_many)?;
         let why = match parts {
             Some(_) => {
-                "unknown token: it was mistyped, revoked, or has expired; use another, or make one with `postrider token create`"
+                "unknown token: mistyped, revoked or expired; use another, or create one with `postrider token create`"
             }
-            None => "unknown token: a token begins with 'prt_' and has two more parts; copy the whole of it",
+            None => "unknown token: a token has the form 'prt_…_…'; copy the whole of it",
         };
         Err(ApiError::new(Code::Unauthorized, why))
     }
@@ -226,12 +226,12 @@ impl Access {
         let key = session::key(id);
         let token = match get(&self.sessions, &key) {
             Some(seen) if seen.is_fresh() => seen.what,
-            // Ids are made here and never twice: one that is not there will not be.
-            Some(Believed { what: None, .. }) => None,
+            // Session ids are random and never reused: one that was not found will never be.
+            Some(Cached { what: None, .. }) => None,
             seen => {
-                // Held while it is looked up.
-                let _turn = if seen.is_some() { None } else { Some(self.stranger(address).await?) };
-                let token = session::token_of(&self.records, id, Deadline::after(PATIENCE)).await?;
+                // Held during the lookup.
+                let _permit = if seen.is_some() { None } else { Some(self.lookup_permit(address).await?) };
+                let token = session::token_of(&self.records, id, Deadline::after(TIMEOUT)).await?;
                 put(&self.sessions, key, token);
                 if token.is_none() && seen.is_none() {
                     self.wrong.take(address).map_err(too_many)?;
@@ -245,8 +245,8 @@ impl Access {
         }
     }
 
-    /// Whether somebody who was let in would still be. For whoever stays for long.
-    pub(crate) async fn would_let_in(&self, caller: &Caller) -> Result<bool, MessagingError> {
+    /// Whether a caller would still be accepted. Checked by long polls and streams.
+    pub(crate) async fn is_still_valid(&self, caller: &Caller) -> Result<bool, MessagingError> {
         match caller.proof {
             Proof::Open => self.is_open().await,
             Proof::None => Ok(false),
@@ -258,43 +258,43 @@ impl Access {
         }
     }
 
-    /// Whether the session of somebody who was let in by one was ended here.
+    /// Whether the caller's session was ended by this server.
     fn has_ended(&self, caller: &Caller) -> bool {
         let session = caller.session.as_deref().and_then(|key| get(&self.sessions, &key.to_owned()));
         session.is_some_and(|seen| seen.what.is_none())
     }
 
-    /// Begins a session with a token.
+    /// Begins a session with a token. Returns its cookie.
     pub(crate) async fn log_in(&self, token: &str, address: &str) -> Result<HeaderValue, ApiError> {
         let known = self.of_token(token, address).await?;
-        let deadline = Deadline::after(PATIENCE);
+        let deadline = Deadline::after(TIMEOUT);
         let (id, cookie) = session::begin(&self.records, known.info.id, self.is_secure, deadline).await?;
         put(&self.sessions, session::key(&id), Some(known.info.id));
         Ok(cookie)
     }
 
-    /// Ends the session of a request; answers the cookie that ends it in the browser.
+    /// Ends the session of a request. Returns the cookie that removes it from the browser.
     pub(crate) async fn log_out(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, ApiError> {
         let Some(id) = session::shown(headers, self.is_secure) else { return Ok(None) };
-        let cookie = session::end(&self.records, id, self.is_secure, Deadline::after(PATIENCE)).await?;
+        let cookie = session::end(&self.records, id, self.is_secure, Deadline::after(TIMEOUT)).await?;
         put(&self.sessions, session::key(id), None);
         Ok(Some(cookie))
     }
 
-    /// Writes down now and then that a token is in use. Nobody waits for it.
+    /// Writes the last use of a token, in the background and not at every use.
     fn note_use(&self, known: &KnownToken) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        if written.get(&known.info.id).is_some_and(|at| at.elapsed() < USE_WRITTEN) {
+        if written.get(&known.info.id).is_some_and(|at| at.elapsed() < USE_WRITE_INTERVAL) {
             return;
         }
-        if written.len() >= MOST {
-            written.retain(|_, at| at.elapsed() < USE_WRITTEN);
+        if written.len() >= MAX {
+            written.retain(|_, at| at.elapsed() < USE_WRITE_INTERVAL);
         }
         written.insert(known.info.id, Instant::now());
         let (tokens, id) = (self.tokens.clone(), known.info.id);
         tokio::spawn(async move {
-            if let Err(error) = tokens.used(id, Deadline::after(PATIENCE)).await {
-                tracing::debug!(%error, "it could not be written down that a token is in use");
+            if let Err(error) = tokens.used(id, Deadline::after(TIMEOUT)).await {
+                tracing::debug!(%error, "the last use of a token could not be written");
             }
         });
     }

@@ -1,11 +1,11 @@
-//! Who may do what.
+//! Authentication and authorization.
 //!
-//! **The idea.** A token is a name with roles, perhaps for some queues only; its secret is shown once and kept as a hash.
-//! A server without any token is open, and then listens on loopback alone. The dashboard turns a token into a session,
-//! whose cookie scripts cannot read and other sites cannot use.
+//! **The idea.** A token is a name with roles, possibly limited to some queues; its secret is shown once and stored as
+//! a hash. A server without any token is open, and then listens on loopback only. The dashboard exchanges a token for a
+//! session, whose cookie scripts cannot read and other sites cannot use.
 //!
-//! **The invariant.** Every route is behind [`guard`], which asks who sends a request before anything of it is read, and a
-//! token that was revoked is worth nothing a second later, in every process that shares its state.
+//! **The invariant.** Every route is behind [`guard`], which identifies the caller before the body is read. A revoked
+//! token is invalid within a second, in every process on the same state.
 
 mod caller;
 mod guard;
@@ -18,7 +18,7 @@ mod session;
 mod token;
 
 pub(crate) use caller::{Caller, Proof};
-pub(crate) use guard::{Guarding, guard};
+pub(crate) use guard::{GuardedRoute, guard};
 pub(crate) use identify::Access;
 pub use queue_pattern::QueuePattern;
 pub use role::{Role, role_name, role_named};

@@ -1,15 +1,15 @@
-//! Requests that a browser sends without being asked by its user.
+//! Protection against cross-site requests and DNS rebinding.
 //!
-//! A page of another site can make a browser send a request here, and the browser adds the session's cookie or, on an open
-//! server, needs nothing. Browsers say where such a request comes from; programs that are not browsers say nothing.
+//! A page of another site can make a browser send a request to this server. The browser adds the session's cookie; an
+//! open server needs none. Browsers name the origin of such a request; other programs send no origin.
 
 use axum::http::{HeaderMap, Version, header};
 
 use super::caller::Proof;
 
-/// Why a request that changes something may not be carried out.
+/// Checks the origin of a request that changes something. The error is the reason for a refusal.
 pub(super) fn check(headers: &HeaderMap, proof: Proof) -> Result<(), &'static str> {
-    // A token in a header is put there by whoever has it; no browser does so by itself.
+    // No browser adds a token to a header by itself.
     if proof == Proof::Token {
         return Ok(());
     }
@@ -24,28 +24,28 @@ pub(super) fn check(headers: &HeaderMap, proof: Proof) -> Result<(), &'static st
             let named = origin.split_once("://").map(|(_, host)| host);
             if named == Some(host) { Ok(()) } else { Err("it comes from a page of another site") }
         }
-        (Some(_), None) => Err("it comes from a page, and does not say which host it is for"),
-        (None, _) if proof == Proof::Session => Err("a session is for browsers; programs send a token"),
+        (Some(_), None) => Err("it comes from a page and names no host"),
+        (None, _) if proof == Proof::Session => Err("sessions are for browsers; send a token instead"),
         (None, _) => Ok(()),
     }
 }
 
-/// Why it is not known which host a request is for. Whoever stands in between may take one name and we another.
+/// Checks that a request names exactly one host: a proxy could otherwise read another name than this server.
 pub(super) fn check_host(version: Version, headers: &HeaderMap) -> Result<(), &'static str> {
     let mut hosts = headers.get_all(header::HOST).into_iter();
     match (hosts.next(), hosts.next()) {
         (Some(_), Some(_)) => Err("it has more than one 'Host' header; send one, with the name of this server"),
         (None, _) if version >= Version::HTTP_11 => {
-            Err("it has no 'Host' header, which HTTP/1.1 asks for; send one, with the name of this server")
+            Err("it has no 'Host' header, which HTTP/1.1 requires; send one, with the name of this server")
         }
         _ => Ok(()),
     }
 }
 
-/// Whether an open server was asked for by a name of this machine. A name of somebody else's that leads here would let
-/// their pages read everything.
+/// Whether a request names this machine as its host. A foreign name that resolves to this machine (DNS rebinding) would
+/// let pages of that site read everything.
 pub(super) fn is_local(headers: &HeaderMap) -> bool {
-    // No browser leaves it out.
+    // Browsers always send it.
     let Some(host) = headers.get(header::HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };
     let name = match host.strip_prefix('[') {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn another_sites_page_changes_nothing() {
+    fn a_page_of_another_site_changes_nothing() {
         let own = headers(&[("origin", "http://127.0.0.1:8025"), ("host", "127.0.0.1:8025")]);
         let other = headers(&[("origin", "http://evil.example"), ("host", "127.0.0.1:8025")]);
         let null = headers(&[("origin", "null"), ("host", "127.0.0.1:8025")]);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_server_is_asked_for_by_this_machines_names() {
+    fn an_open_server_answers_to_local_names_only() {
         for (host, is) in [
             ("localhost", true),
             ("LOCALHOST:8025", true),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_its_host_once() {
+    fn a_request_names_exactly_one_host() {
         let one = headers(&[("host", "localhost")]);
         let mut two = one.clone();
         two.append(header::HOST, axum::http::HeaderValue::from_static("evil.example"));

@@ -1,4 +1,4 @@
-//! Which queues a token is for.
+//! The queues that a token covers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use postrider::task::TypePattern;
 use postrider::{MessagingError, QueueName};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A queue's name, or the beginning of several with a `*` behind it.
+/// A queue's name, or a prefix followed by `*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuePattern {
     name: String,
@@ -15,7 +15,7 @@ pub struct QueuePattern {
 }
 
 impl QueuePattern {
-    /// Whether it means that queue. Dead letters belong to the queue that they died in.
+    /// Whether the pattern covers a queue. The queue of dead letters belongs to its origin.
     pub fn includes(&self, queue: &QueueName) -> bool {
         let origin = queue.origin();
         match self.is_prefix {
@@ -26,12 +26,12 @@ impl QueuePattern {
 }
 
 impl QueuePattern {
-    /// The types of tasks whose queues it means, where those begin with `prefix`; `None` when it means no such queue.
+    /// Returns the task types whose queues, which begin with `prefix`, the pattern covers; `None` if it covers none.
     pub(crate) fn task_types(&self, prefix: &str) -> Option<TypePattern> {
         let star = if self.is_prefix { "*" } else { "" };
         match self.name.strip_prefix(prefix) {
             Some(name) => format!("{name}{star}").parse().ok(),
-            // All queues of tasks begin with what this begins with.
+            // The pattern is a prefix of the prefix, so it covers all task queues.
             None if self.is_prefix && prefix.starts_with(&self.name) => "*".parse().ok(),
             None => None,
         }
@@ -49,7 +49,7 @@ impl FromStr for QueuePattern {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "*" {
-            let why = "'*' means every queue; leave the queues out instead";
+            let why = "'*' covers all queues; omit the queues instead";
             return Err(MessagingError::invalid("queues of a token", why));
         }
         let (name, is_prefix) = match text.strip_suffix('*') {
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_means_a_queue_and_its_dead_letters() {
+    fn a_pattern_covers_a_queue_and_its_dead_letters() {
         let queue = |name| QueueName::for_reading(name).unwrap();
         let pattern = |text: &str| text.parse::<QueuePattern>().unwrap();
         assert!(pattern("orders").includes(&queue("orders")) && pattern("orders").includes(&queue("orders_dlq")));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_means_the_types_whose_queues_it_means() {
+    fn a_pattern_covers_the_task_types_of_its_queues() {
         let names = ["m", "mail", "mail.in", "task_mail"].map(|name| postrider::TaskType::new(name).unwrap());
         for text in ["task_mail", "task_mail*", "task_*", "task*", "t*", "task_m*", "mail*", "tax*", "task_task_*"] {
             let pattern: QueuePattern = text.parse().unwrap();

@@ -1,13 +1,13 @@
-//! How many requests somebody may send.
+//! Rate limits by token bucket.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// So many callers are remembered. Whoever has not used up anything needs not be.
-const MOST: usize = 10_000;
+/// Upper bound of the buckets. Full ones are dropped: a new bucket is full, too.
+const MAX: usize = 10_000;
 
-/// A bucket for each caller: full at first, and filled at the rate. A lock, held for a look.
+/// A token bucket for each caller. The lock is held briefly.
 #[derive(Debug)]
 pub(crate) struct Rate {
     per_second: f64,
@@ -16,16 +16,16 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// So many a second, and at most so many at once.
+    /// A limit of `per_second`, with bursts of up to `most`.
     pub(crate) fn new(per_second: f64, most: f64) -> Self {
         Self { per_second, most: most.max(1.0), buckets: Mutex::default() }
     }
 
-    /// Takes one; otherwise answers after how many seconds there is one.
+    /// Takes one; otherwise returns the seconds until one is available.
     pub(crate) fn take(&self, who: &str) -> Result<(), u64> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        if buckets.len() >= MOST && !buckets.contains_key(who) {
+        if buckets.len() >= MAX && !buckets.contains_key(who) {
             buckets.retain(|_, bucket| self.filled(*bucket, now) < self.most);
         }
         let left = self.left(buckets.get(who), now)?;
@@ -33,7 +33,7 @@ impl Rate {
         Ok(())
     }
 
-    /// Whether there is one to be taken; otherwise answers after how many seconds there is.
+    /// Checks that one is available; otherwise returns the seconds until then.
     pub(crate) fn check(&self, who: &str) -> Result<(), u64> {
         let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         self.left(buckets.get(who), Instant::now()).map(drop)
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_a_bucket_of_their_own() {
+    fn each_caller_has_its_own_bucket() {
         let rate = Rate::new(0.5, 2.0);
         assert!(rate.take("anna").is_ok() && rate.check("anna").is_ok() && rate.take("anna").is_ok());
         assert_eq!((rate.check("anna"), rate.take("anna")), (Err(2), Err(2)));

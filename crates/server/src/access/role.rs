@@ -1,12 +1,12 @@
-//! What a token allows.
+//! The roles of tokens.
 
 use postrider::MessagingError;
 pub use postrider_wire::token::Role;
 
-/// Every role.
+/// All roles.
 const ALL: [Role; 5] = [Role::Read, Role::Produce, Role::Consume, Role::Operate, Role::Admin];
 
-/// The role's name in JSON, texts and flags.
+/// Returns the role's name in JSON, texts and flags.
 pub fn role_name(role: Role) -> &'static str {
     match role {
         Role::Read => "read",
@@ -17,16 +17,16 @@ pub fn role_name(role: Role) -> &'static str {
     }
 }
 
-/// Whether whoever has a role may do what asks for `wanted`.
+/// Whether a role includes another.
 pub(crate) fn includes(role: Role, wanted: Role) -> bool {
     role == wanted || role == Role::Admin || (role == Role::Operate && wanted == Role::Read)
 }
 
-/// The role of that name.
+/// Returns the role of that name.
 pub fn role_named(name: &str) -> Result<Role, MessagingError> {
     ALL.into_iter().find(|role| role_name(*role) == name).ok_or_else(|| {
         let names = ALL.map(role_name).join(", ");
-        MessagingError::invalid("role", format!("'{}' is none of {names}", name.escape_debug()))
+        MessagingError::invalid("role", format!("unknown role '{}'; use one of {names}", name.escape_debug()))
     })
 }
 
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn admin_has_every_role_and_operate_may_look() {
+    fn admin_includes_every_role_and_operate_includes_read() {
         for wanted in ALL {
             assert!(includes(Role::Admin, wanted) && includes(wanted, wanted));
             assert_eq!(includes(Role::Operate, wanted), matches!(wanted, Role::Operate | Role::Read), "{wanted:?}");

@@ -1,4 +1,4 @@
-//! Sessions of the dashboard: a cookie that stands for a token.
+//! Sessions of the dashboard: a cookie in place of a token.
 
 use std::time::Duration;
 
@@ -16,29 +16,29 @@ static KIND: RecordKind = RecordKind::constant("session");
 /// The cookie's name.
 pub(crate) const SESSION_COOKIE: &str = "postrider_session";
 
-/// Its name over TLS: browsers take a cookie of such a name from this very host alone, and over TLS.
+/// The cookie's name over TLS: browsers accept the prefix `__Host-` only over TLS and from the host itself.
 pub(crate) const SECURE_COOKIE: &str = "__Host-postrider_session";
 
 fn name(is_secure: bool) -> &'static str {
     if is_secure { SECURE_COOKIE } else { SESSION_COOKIE }
 }
 
-/// How long a session lasts.
+/// Duration of a session.
 const LENGTH: Duration = Duration::from_secs(12 * 3600);
 
-/// The id in a request's cookie.
+/// Returns the session id in a request's cookie.
 pub(crate) fn shown(headers: &HeaderMap, is_secure: bool) -> Option<&str> {
     let cookies = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(own, _)| *own == name(is_secure)).map(|(_, id)| id).filter(|id| (1..=64).contains(&id.len()))
 }
 
-/// What is kept in place of the id: whoever reads the state gets no session by it.
+/// Returns the hash that is stored in place of the id, so that the state reveals no sessions.
 pub(super) fn key(id: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(id.as_bytes()))
 }
 
-/// Begins a session of a token and answers its id and its cookie.
+/// Begins a session of a token. Returns its id and its cookie.
 pub(super) async fn begin(
     records: &StateStorage,
     token: Uuid,
@@ -47,13 +47,13 @@ pub(super) async fn begin(
 ) -> Result<(String, HeaderValue), MessagingError> {
     let id = BASE64URL_NOPAD.encode(&random::<32>());
     let key = RecordKey::new(key(&id))?;
-    // A new id is nobody else's.
+    // A random id is unique.
     let _ = records.put_new(&KIND, &key, token.as_bytes().to_vec().into(), Some(LENGTH), deadline).await?;
     let cookie = cookie(&id, LENGTH, is_secure);
     Ok((id, cookie))
 }
 
-/// The token of a session.
+/// Returns the token id of a session.
 pub(super) async fn token_of(
     records: &StateStorage,
     id: &str,
@@ -63,7 +63,7 @@ pub(super) async fn token_of(
     Ok(record.and_then(|record| Uuid::from_slice(&record.value).ok()))
 }
 
-/// Ends a session and answers the cookie that makes a browser forget it.
+/// Ends a session. Returns the cookie that removes it from the browser.
 pub(super) async fn end(
     records: &StateStorage,
     id: &str,
@@ -78,7 +78,7 @@ fn cookie(id: &str, length: Duration, is_secure: bool) -> HeaderValue {
     let secure = if is_secure { "; Secure" } else { "" };
     let (name, length) = (name(is_secure), length.as_secs());
     let text = format!("{name}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={length}{secure}");
-    // Letters, digits and punctuation of cookies.
+    // Consists of valid header characters only.
     HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
@@ -91,7 +91,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         assert_eq!(shown(&headers, false), None);
         headers.append(header::COOKIE, HeaderValue::from_static("a=b; postrider_session=xyz; c=d"));
-        assert_eq!((shown(&headers, false), shown(&headers, true)), (Some("xyz"), None), "anybody may have set it");
+        assert_eq!((shown(&headers, false), shown(&headers, true)), (Some("xyz"), None), "other hosts may have set it");
         headers.append(header::COOKIE, HeaderValue::from_static("__Host-postrider_session=safe"));
         assert_eq!((shown(&headers, false), shown(&headers, true)), (Some("xyz"), Some("safe")));
         let text = cookie("xyz", LENGTH, true);

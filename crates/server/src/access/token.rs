@@ -1,4 +1,4 @@
-//! Tokens, as the state keeps them.
+//! Tokens and their storage.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,25 +22,25 @@ use crate::audit::{Audit, outcome};
 
 static KIND: RecordKind = RecordKind::constant("token");
 
-/// When a token was last used, by its id. Apart from the token, whose end a new version of it would move.
+/// Last use of a token, by its id. A record of its own, as a new version of the token's record would move its expiry.
 static USE: RecordKind = RecordKind::constant("token_use");
 
-/// There was a token once.
+/// Exists once a token has been created.
 static CLOSED: RecordKind = RecordKind::constant("closed");
 const PREFIX: &str = "prt_";
 const LONGEST_NAME: usize = 100;
 const PAGE: usize = 500;
 
-/// A token to be made.
+/// A token to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewToken {
-    /// What people call it; it stands in the audit log.
+    /// Name of the token, as shown in the audit log.
     pub name: String,
-    /// What it allows.
+    /// Granted roles.
     pub roles: Vec<Role>,
-    /// Where; `None` is everywhere.
+    /// Queues it is limited to; `None` is all.
     pub queues: Option<Vec<QueuePattern>>,
-    /// How long it is good for; `None` is until it is revoked.
+    /// Validity; `None` is until it is revoked.
     pub expires_in: Option<Duration>,
 }
 
@@ -52,21 +52,21 @@ impl NewToken {
             return Err(MessagingError::invalid("name of a token", why));
         }
         if self.roles.is_empty() {
-            return Err(MessagingError::invalid("roles of a token", "it has none and would allow nothing; name one"));
+            return Err(MessagingError::invalid("roles of a token", "the token has no role; give it at least one"));
         }
         if self.queues.as_ref().is_some_and(Vec::is_empty) {
-            let why = "it is for none and would allow nothing; name one, or leave them out";
+            let why = "the list is empty; name at least one queue, or omit the list";
             return Err(MessagingError::invalid("queues of a token", why));
         }
         if self.queues.is_some() && self.roles.contains(&Role::Admin) {
-            let why = "an admin makes tokens for every queue, so a limit would limit nothing; use other roles";
+            let why = "an admin can create tokens for all queues, so a limit has no effect; use other roles";
             return Err(MessagingError::invalid("queues of a token", why));
         }
         if self.expires_in.is_some_and(|time| time.is_zero()) {
-            return Err(MessagingError::invalid("expiry of a token", "it would be over at once; allow some time"));
+            return Err(MessagingError::invalid("expiry of a token", "it is zero; use a positive duration"));
         }
         if self.expires_in.is_some_and(|time| time > MAX_DURATION) {
-            let why = "it is more than a hundred years away; leave it out for a token that does not expire";
+            let why = "it is more than a hundred years; omit it for a token that does not expire";
             return Err(MessagingError::invalid("expiry of a token", why));
         }
         Ok(())
@@ -76,22 +76,22 @@ impl NewToken {
 impl TryFrom<NewTokenRequest> for NewToken {
     type Error = MessagingError;
 
-    fn try_from(asked: NewTokenRequest) -> Result<Self, Self::Error> {
-        let NewTokenRequest { name, roles, queues, expires_in } = asked;
+    fn try_from(request: NewTokenRequest) -> Result<Self, Self::Error> {
+        let NewTokenRequest { name, roles, queues, expires_in } = request;
         let pattern = |queue: String| queue.parse();
         let queues = queues.map(|queues| queues.into_iter().map(pattern).collect::<Result<_, _>>()).transpose()?;
         Ok(Self { name, roles, queues, expires_in })
     }
 }
 
-/// What is written down of a token.
+/// A token as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Kept {
+struct Stored {
     name: String,
     roles: Vec<Role>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     queues: Option<Vec<QueuePattern>>,
-    /// Of the secret, which has 256 random bits: nothing slower than one round is needed.
+    /// Hash of the secret, which has 256 random bits: a slow hash is not needed.
     sha256: String,
 }
 
@@ -105,28 +105,28 @@ pub(crate) struct KnownToken {
 
 impl KnownToken {
     fn read(record: &StateRecord) -> Option<Self> {
-        let kept: Kept = serde_json::from_slice(&record.value).ok()?;
-        let hash = HEXLOWER.decode(kept.sha256.as_bytes()).ok()?;
+        let stored: Stored = serde_json::from_slice(&record.value).ok()?;
+        let hash = HEXLOWER.decode(stored.sha256.as_bytes()).ok()?;
         let info = TokenInfo {
             id: Uuid::parse_str(record.key.as_str()).ok()?,
-            name: kept.name.clone(),
-            roles: kept.roles.clone(),
-            queues: kept.queues.as_ref().map(|queues| queues.iter().map(ToString::to_string).collect()),
+            name: stored.name.clone(),
+            roles: stored.roles.clone(),
+            queues: stored.queues.as_ref().map(|queues| queues.iter().map(ToString::to_string).collect()),
             created_at: record.created_at,
             expires_at: record.expires_at,
             last_used_at: None,
         };
-        Some(Self { info, queues: kept.queues, hash })
+        Some(Self { info, queues: stored.queues, hash })
     }
 
-    /// Whether this is the token's secret. Takes as long for a wrong one as for the right one.
+    /// Whether this is the token's secret, in constant time.
     pub(crate) fn has_secret(&self, secret: &str) -> bool {
         let hash = Sha256::digest(secret.as_bytes());
         bool::from(hash.as_slice().ct_eq(&self.hash))
     }
 }
 
-/// The id and the secret in a token; `None` when it is none.
+/// Splits a token into id and secret; `None` if it is malformed.
 pub(crate) fn split(token: &str) -> Option<(Uuid, &str)> {
     let (id, secret) = token.strip_prefix(PREFIX)?.split_once('_')?;
     let id = Uuid::parse_str(id).ok().filter(|parsed| parsed.simple().to_string() == id)?;
@@ -137,14 +137,14 @@ fn key(id: Uuid) -> Result<RecordKey, MessagingError> {
     RecordKey::new(id.simple().to_string())
 }
 
-/// Random bytes that nobody can guess.
+/// Returns cryptographically random bytes.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     rand::rng().fill_bytes(&mut bytes);
     bytes
 }
 
-/// Makes, lists and revokes tokens. For the program, and for servers. The audit log tells who did.
+/// Creates, lists and revokes tokens, with entries in the audit log.
 #[derive(Debug, Clone)]
 pub struct Tokens {
     records: StateStorage,
@@ -152,13 +152,13 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The tokens in that state.
+    /// The tokens of that state.
     pub fn new(records: StateStorage) -> Self {
-        // Whoever makes or revokes a token waits for the log as well: nothing is left to wait for.
+        // Creating and revoking wait for the audit log, so nothing runs in the background.
         Self { audit: Audit::new(records.clone(), TaskTracker::default()), records }
     }
 
-    /// Makes a token, for whoever the audit log shall name. Its text is answered here and never again.
+    /// Creates a token; `who` is the actor in the audit log. The token's text is returned here only.
     pub async fn create(
         &self,
         mut new: NewToken,
@@ -173,45 +173,45 @@ impl Tokens {
             }
         }
         if !new.roles.contains(&Role::Admin) && !self.list(deadline).await?.iter().any(is_admin) {
-            let why = "nobody has the role 'admin' yet, so nobody could administer the server with a token; make that \
-                       one first: `postrider token create NAME --role admin`";
+            let why = "there is no token with the role 'admin' yet; create it first: `postrider token create NAME --role \
+                       admin`";
             return Err(MessagingError::invalid("roles of a token", why));
         }
         let detail = json!({ "roles": new.roles, "queues": new.queues });
-        let deed = self.audit.begin_by(who, "create_token", &new.name, detail).await?;
-        let made = self.make(new, deadline).await;
-        self.audit.done(deed, outcome(&made, |(info, _)| json!({ "id": info.id }))).await;
-        made
+        let audited = self.audit.begin_as(who, "create_token", &new.name, detail).await?;
+        let created = self.insert(new, deadline).await;
+        self.audit.finish(audited, outcome(&created, |(info, _)| json!({ "id": info.id }))).await;
+        created
     }
 
-    async fn make(&self, new: NewToken, deadline: Deadline) -> Result<(TokenInfo, String), MessagingError> {
+    async fn insert(&self, new: NewToken, deadline: Deadline) -> Result<(TokenInfo, String), MessagingError> {
         let id = Uuid::new_v4();
         let secret = BASE64URL_NOPAD.encode(&random::<32>());
-        let kept = Kept {
+        let stored = Stored {
             name: new.name.trim().to_owned(),
             roles: new.roles,
             queues: new.queues,
             sha256: HEXLOWER.encode(&Sha256::digest(secret.as_bytes())),
         };
-        let value = encoded(&kept)?;
+        let value = encoded(&stored)?;
         if value.len() > MAX_RECORD_BYTES {
             let why = format!("its record would have more than {MAX_RECORD_BYTES} bytes; name fewer queues");
             return Err(MessagingError::invalid("queues of a token", why));
         }
-        // First: from now on nobody is let in without a token, whatever becomes of this one.
+        // First: from now on every request needs a token, even if the next write fails.
         let _ = self.records.put_new(&CLOSED, &RecordKey::new("tokens")?, Bytes::new(), None, deadline).await?;
         match self.records.put_new(&KIND, &key(id)?, value, new.expires_in, deadline).await? {
             Put::Made(record) => {
                 let known = KnownToken::read(&record)
-                    .ok_or_else(|| MessagingError::invalid("token", "it could not be read back; make another"))?;
+                    .ok_or_else(|| MessagingError::invalid("token", "it could not be read back; create another"))?;
                 Ok((known.info, format!("{PREFIX}{}_{secret}", id.simple())))
             }
-            // Two of 2^122 ids are the same: nobody will see it.
-            Put::Taken(_) => Err(MessagingError::busy("the id of the new token is taken; try again")),
+            // Two of 2^122 random ids are equal: practically impossible.
+            Put::Taken(_) => Err(MessagingError::busy("the id of the new token is in use; try again")),
         }
     }
 
-    /// Every token, oldest first.
+    /// Returns all tokens, oldest first.
     pub async fn list(&self, deadline: Deadline) -> Result<Vec<TokenInfo>, MessagingError> {
         let used = self.all(&USE, deadline).await?;
         let used: HashMap<&str, Timestamp> = used
@@ -242,11 +242,11 @@ impl Tokens {
         }
     }
 
-    /// Takes a token back, for whoever the audit log shall name; answers whether it was there.
+    /// Revokes a token; `who` is the actor in the audit log. Returns whether it existed.
     pub async fn revoke(&self, id: Uuid, who: &str, deadline: Deadline) -> Result<bool, MessagingError> {
-        let deed = self.audit.begin_by(who, "revoke_token", &id.to_string(), json!({})).await?;
+        let audited = self.audit.begin_as(who, "revoke_token", &id.to_string(), json!({})).await?;
         let done = self.remove(id, deadline).await;
-        self.audit.done(deed, outcome(&done, |was_there| json!({ "was_there": was_there }))).await;
+        self.audit.finish(audited, outcome(&done, |was_there| json!({ "was_there": was_there }))).await;
         done
     }
 
@@ -255,7 +255,7 @@ impl Tokens {
         self.records.remove(&KIND, &key(id)?, deadline).await
     }
 
-    /// Whether there is any, or was once: the last token that ends must not let everybody in.
+    /// Whether a token exists or has ever existed: a server does not become open again when its last token expires.
     pub async fn any(&self, deadline: Deadline) -> Result<bool, MessagingError> {
         Ok(self.records.get(&CLOSED, &RecordKey::new("tokens")?, deadline).await?.is_some())
     }
@@ -264,7 +264,7 @@ impl Tokens {
         Ok(self.records.get(&KIND, &key(id)?, deadline).await?.as_ref().and_then(KnownToken::read))
     }
 
-    /// Writes down that a token was used. Somebody else may have done so meanwhile; then they have seen it too.
+    /// Writes the last use of a token. A concurrent write of another process is as good.
     pub(crate) async fn used(&self, id: Uuid, deadline: Deadline) -> Result<(), MessagingError> {
         let (key, now) = (key(id)?, Bytes::from(Timestamp::now().to_string()));
         if let Put::Taken(before) = self.records.put_new(&USE, &key, now.clone(), None, deadline).await? {
@@ -274,13 +274,13 @@ impl Tokens {
     }
 }
 
-/// Whether others can be made and taken back with it.
+/// Whether the token can create and revoke others.
 fn is_admin(token: &TokenInfo) -> bool {
     token.roles.contains(&Role::Admin)
 }
 
-fn encoded(kept: &Kept) -> Result<Bytes, MessagingError> {
-    let bytes = serde_json::to_vec(kept).map_err(|error| {
+fn encoded(stored: &Stored) -> Result<Bytes, MessagingError> {
+    let bytes = serde_json::to_vec(stored).map_err(|error| {
         let source: Box<dyn std::error::Error + Send + Sync> = Box::new(error);
         MessagingError::Serialization { content_type: "application/json", source: source.into() }
     })?;
@@ -305,23 +305,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_that_cannot_be_kept_closes_nothing() {
-        let (_context, state, _folder) = crate::app::example_store().await;
+    async fn a_token_that_cannot_be_stored_leaves_the_server_open() {
+        let (_context, state, _folder) = crate::app::test_store().await;
         let (tokens, until) = (Tokens::new(state), Deadline::default());
         let admin = NewToken { name: "ci".into(), roles: vec![Role::Admin; 500_000], queues: None, expires_in: None };
         let (info, _) = tokens.create(admin.clone(), "test", until).await.unwrap();
         assert_eq!(info.roles, [Role::Admin]);
-        let (_context, state, _folder) = crate::app::example_store().await;
+        let (_context, state, _folder) = crate::app::test_store().await;
         let tokens = Tokens::new(state);
         let queues = (0..20_000).map(|number| format!("{number}{}", "q".repeat(70)).parse().unwrap()).collect();
         let large = NewToken { roles: vec![Role::Read], queues: Some(queues), ..admin };
-        let error = tokens.make(large, until).await.unwrap_err().to_string();
+        let error = tokens.insert(large, until).await.unwrap_err().to_string();
         assert!(error.contains("name fewer queues"), "{error}");
         assert!(!tokens.any(until).await.unwrap());
     }
 
     #[test]
-    fn what_would_allow_nothing_is_refused() {
+    fn tokens_that_allow_nothing_are_refused() {
         let new = NewToken { name: "ci".into(), roles: vec![Role::Read], queues: None, expires_in: None };
         assert!(new.check().is_ok());
         assert!(NewToken { name: " ".into(), ..new.clone() }.check().is_err());

@@ -1,15 +1,15 @@
-//! Refusals and failures, as `application/problem+json`.
+//! Errors as `application/problem+json`.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use postrider::MessagingError;
 use postrider_wire::{Code, Problem};
 
-/// Why a request was not carried out.
+/// Why a request failed or was refused.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiError {
     problem: Box<Problem>,
-    /// After so many seconds the request may be repeated.
+    /// `Retry-After`, in seconds.
     retry_after: Option<u64>,
 }
 
@@ -40,16 +40,16 @@ impl ApiError {
         StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// For a row of an answer that is none itself.
+    /// The problem, for a row of a batch.
     pub(crate) fn into_problem(self) -> Problem {
         *self.problem
     }
 
-    /// The answer. The id of the request is put in by whoever knows it.
+    /// Returns the answer, with the id of the request.
     pub(crate) fn response(mut self, request_id: &str) -> Response {
         let status = self.status();
         self.problem.request_id = Some(request_id.to_owned());
-        // A problem is plain text and numbers; nothing of it cannot be written.
+        // Text and numbers always serialize.
         let body = serde_json::to_vec(&self.problem).unwrap_or_default();
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
@@ -75,8 +75,8 @@ impl From<MessagingError> for ApiError {
     }
 }
 
-/// Handlers answer errors as they are; the id of the request is written in by the outermost layer, which finds the error
-/// in the answer's extensions.
+/// Handlers return the error in the answer's extensions; the outermost middleware turns it into the body, with the id
+/// of the request.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = self.status().into_response();

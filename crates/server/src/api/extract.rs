@@ -1,4 +1,4 @@
-//! What handlers take out of a request, and how they answer.
+//! Extractors and answers of handlers.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use serde::de::DeserializeOwned;
 
 use postrider_wire::{Code, read_request};
 
+use super::body_error;
 use super::error::ApiError;
-use super::misread;
 use crate::access::Caller;
 use crate::app::App;
 use crate::in_flight::InFlight;
 use crate::options::ServerOptions;
 
-/// The body of a request, read as JSON. No body at all is an empty object.
+/// A request's body as JSON. An empty body is read as an empty object.
 #[derive(Debug)]
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
@@ -34,7 +34,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
     }
 }
 
-/// The same, of somebody who is not known yet and gets little room.
+/// The same with a small size limit, for callers that are not identified yet.
 #[derive(Debug)]
 pub(crate) struct SmallJson<T>(pub(crate) T);
 
@@ -72,18 +72,18 @@ impl<T: DeserializeOwned> JsonBody<T> {
         match read_request(text) {
             Ok(value) => Ok(Self(value)),
             Err(error) => {
-                let why = misread::explain(text, &error);
-                Err(ApiError::malformed(format!("the body is not what is wanted here: {why}")))
+                let why = body_error::explain::<T>(text, &error);
+                Err(ApiError::malformed(format!("invalid body: {why}")))
             }
         }
     }
 }
 
-/// The body of a request that was read, and counted, before its handler.
+/// A request's body that a middleware has read and counted.
 #[derive(Debug, Clone)]
 pub(crate) struct WholeBody(pub(crate) Bytes);
 
-/// The whole of a body, if it is not too large, does not take too long, and there is room for it.
+/// Reads a body within its size limit, its time-out and the byte budget.
 pub(crate) async fn read_body(
     body: Body,
     options: &ServerOptions,
@@ -91,28 +91,29 @@ pub(crate) async fn read_body(
 ) -> Result<Bytes, ApiError> {
     let read = collect(body, options.max_request_bytes, in_flight);
     tokio::time::timeout(options.body_timeout, read).await.unwrap_or_else(|_| {
-        let detail = format!("its body had not arrived after {} s", options.body_timeout.as_secs_f64());
+        let detail = format!("the body did not arrive within {} s", options.body_timeout.as_secs_f64());
         Err(ApiError::new(Code::RequestTimeout, detail))
     })
 }
 
-/// Memory that a body is given before it has come.
-const MOST_AT_FIRST: usize = 64 * 1024;
+/// Upper bound of the memory that is allocated before any of the body has arrived.
+const MAX_AT_FIRST: usize = 64 * 1024;
 
 async fn collect(body: Body, most: usize, in_flight: Option<&InFlight>) -> Result<Bytes, ApiError> {
     let mut body = Limited::new(body, most);
-    // What is announced and never sent takes no memory.
+    // An announced length alone must not take memory.
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(most).min(most);
-    let mut read = Vec::with_capacity(announced.min(MOST_AT_FIRST));
+    let mut read = Vec::with_capacity(announced.min(MAX_AT_FIRST));
     while let Some(frame) = body.frame().await {
         let frame = match frame {
             Ok(frame) => frame,
             Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
-                let detail =
-                    format!("it has more than {most} bytes; send less at once, or raise server.max_request_bytes");
+                let detail = format!(
+                    "the body has more than {most} bytes; send less at once, or raise server.max_request_bytes"
+                );
                 return Err(ApiError::new(Code::PayloadTooLarge, detail));
             }
-            Err(error) => return Err(ApiError::malformed(format!("the body did not arrive whole: {error}"))),
+            Err(error) => return Err(ApiError::malformed(format!("the body could not be read: {error}"))),
         };
         let Ok(piece) = frame.into_data() else { continue };
         if let Some(in_flight) = in_flight {
@@ -139,8 +140,8 @@ impl Params {
         Self(pairs.map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
     }
 
-    /// The query again, without what says nothing.
-    pub(crate) fn said(&self) -> String {
+    /// The query without empty parameters.
+    pub(crate) fn non_empty(&self) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.extend_pairs(self.0.iter().filter(|(_, value)| !value.is_empty()));
         query.finish()
@@ -150,7 +151,7 @@ impl Params {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Every value of a parameter that may be repeated. An empty one says nothing.
+    /// All values of a repeatable parameter, without empty ones.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let named = self.0.iter().filter(move |(own, value)| own == name && !value.is_empty());
         named.map(|(_, value)| value.as_str())
@@ -162,7 +163,7 @@ impl Params {
         match (values.next(), values.next()) {
             (value, None) => Ok(value),
             (_, Some(_)) => {
-                Err(ApiError::malformed(format!("parameter '{name}' is there more than once; name it once")))
+                Err(ApiError::malformed(format!("parameter '{name}' is given more than once; give it once")))
             }
         }
     }
@@ -172,18 +173,18 @@ impl Params {
         let read = |value: &str| {
             value.parse().map_err(|_| {
                 let value = value.escape_debug();
-                ApiError::malformed(format!("parameter '{name}': '{value}' cannot be used; write a whole number"))
+                ApiError::malformed(format!("invalid parameter '{name}': '{value}'; use a whole number"))
             })
         };
         self.text(name)?.map(read).transpose()
     }
 
-    /// How many rows a page shall have.
+    /// The number of rows of a page.
     pub(crate) fn limit(&self, usual: usize, most: usize) -> Result<usize, ApiError> {
         let limit = self.number("limit")?.unwrap_or(usual);
         match (1..=most).contains(&limit) {
             true => Ok(limit),
-            false => Err(ApiError::malformed(format!("parameter 'limit': use 1 to {most}"))),
+            false => Err(ApiError::malformed(format!("invalid parameter 'limit'; use 1 to {most}"))),
         }
     }
 }
@@ -201,11 +202,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         let caller = parts.extensions.get::<Self>().cloned();
-        caller.ok_or_else(|| ApiError::new(Code::Unauthorized, "nobody has asked who sent this request"))
+        caller.ok_or_else(|| ApiError::new(Code::Unauthorized, "the caller of this request was not identified"))
     }
 }
 
-/// A part of the path.
+/// Returns a named part of the path.
 async fn named<S: Send + Sync>(parts: &mut Parts, state: &S, name: &str) -> Result<String, ApiError> {
     let params = RawPathParams::from_request_parts(parts, state).await;
     let params = params.map_err(|error| ApiError::malformed(error.to_string()))?;
@@ -213,7 +214,7 @@ async fn named<S: Send + Sync>(parts: &mut Parts, state: &S, name: &str) -> Resu
     value.ok_or_else(|| ApiError::malformed(format!("the path names no {name}")))
 }
 
-/// The queue that the path names, checked against the caller's token.
+/// The queue in the path, which the caller's token covers.
 #[derive(Debug, Clone)]
 pub(crate) struct QueuePath(pub(crate) QueueName);
 
@@ -240,7 +241,7 @@ macro_rules! from_path {
             async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
                 let text = named(parts, state, $parameter).await?;
                 text.parse().map(Self).map_err(|_| {
-                    ApiError::malformed(format!("'{}' in the path is no {}", text.escape_debug(), $what))
+                    ApiError::malformed(format!("'{}' in the path is not a valid {}", text.escape_debug(), $what))
                 })
             }
         }
@@ -248,11 +249,11 @@ macro_rules! from_path {
 }
 
 from_path! {
-    /// The message that the path names.
+    /// The message id in the path.
     MessagePath, "id", MessageId, "UUID"
 }
 from_path! {
-    /// The task that the path names.
+    /// The task id in the path.
     TaskPath, "id", TaskId, "UUID"
 }
 from_path! {
@@ -264,12 +265,12 @@ from_path! {
     IdPath, "id", String, "id"
 }
 
-/// An answer as JSON.
+/// Returns a JSON answer.
 pub(crate) fn answer<T: Serialize>(value: &T) -> Result<Response, ApiError> {
     answer_with(StatusCode::OK, value)
 }
 
-/// The same, with another status.
+/// Returns a JSON answer with this status.
 pub(crate) fn answer_with<T: Serialize>(status: StatusCode, value: &T) -> Result<Response, ApiError> {
     let body = serde_json::to_vec(value).map_err(|error| {
         let source: Box<dyn std::error::Error + Send + Sync> = Box::new(error);
@@ -283,7 +284,7 @@ pub(crate) fn answer_with<T: Serialize>(status: StatusCode, value: &T) -> Result
     Ok(response)
 }
 
-/// Done, and nothing to say.
+/// Returns an answer without a body.
 pub(crate) fn no_content() -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_told_by_its_name() {
+    fn json_is_recognized_by_its_content_type() {
         for (name, is) in
             [("application/json", true), ("Application/JSON; charset=utf-8", true), ("text/json", false), ("", false)]
         {

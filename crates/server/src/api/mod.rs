@@ -1,8 +1,8 @@
-//! What every part of the API has in common: routes, errors, extractors, and the description that is made from them.
+//! The parts that all routes share: the route table, errors, extractors, and the generated description.
 
+mod body_error;
 mod error;
 mod extract;
-mod misread;
 mod openapi;
 mod reference;
 mod route;

@@ -1,4 +1,4 @@
-//! The OpenAPI description, made from the routes.
+//! The OpenAPI description, generated from the routes.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::route::{Content, Need, Parameter, Route};
 use super::schemas;
 use crate::access::{SECURE_COOKIE, SESSION_COOKIE};
 
-/// The whole description.
+/// Returns the description.
 pub(crate) fn document(routes: &[Route]) -> Value {
     let mut paths = Map::new();
     for route in routes {
@@ -25,7 +25,7 @@ pub(crate) fn document(routes: &[Route]) -> Value {
             "title": "Postrider",
             "version": env!("CARGO_PKG_VERSION"),
             "summary": "One durable message lifecycle on whatever queue you already run",
-            "description": "Send, receive, settle, redrive and watch messages; make, run and replay tasks. Every error is \
+            "description": "Send, receive, settle, redrive and watch messages; create, run and replay tasks. Every error is \
                             application/problem+json with a stable `code`.",
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
@@ -35,15 +35,15 @@ pub(crate) fn document(routes: &[Route]) -> Value {
         "components": {
             "schemas": schemas::all(),
             "securitySchemes": {
-                "token": { "type": "http", "scheme": "bearer", "description": "A token of `postrider token create`" },
+                "token": { "type": "http", "scheme": "bearer", "description": "A token from `postrider token create`" },
                 "session": {
                     "type": "apiKey",
                     "in": "cookie",
                     "name": SESSION_COOKIE,
-                    "description": format!("Where the server itself speaks TLS, the cookie is named {SECURE_COOKIE}."),
+                    "description": format!("If the server itself uses TLS, the cookie is named {SECURE_COOKIE}."),
                 },
             },
-            "responses": { "Problem": problem("The request was not carried out") },
+            "responses": { "Problem": problem("The request failed or was refused") },
         },
     })
 }
@@ -55,14 +55,14 @@ fn operation(route: &Route) -> Value {
         "summary": route.about,
         "parameters": parameters(route),
         "responses": responses(route),
-        // Nothing at all is needed while the server is open.
+        // An open server needs no token.
         "security": match route.need {
-            Need::Unasked | Need::Nothing => json!([]),
+            Need::Unidentified | Need::Nothing => json!([]),
             Need::OneOf(_) => json!([{ "token": [] }, { "session": [] }]),
         },
-        // One of these is enough.
+        // Any one of these roles suffices.
         "x-roles": match route.need {
-            Need::Unasked | Need::Nothing => Value::Null,
+            Need::Unidentified | Need::Nothing => Value::Null,
             Need::OneOf(roles) => json!(roles),
         },
     });
@@ -88,8 +88,8 @@ fn parameters(route: &Route) -> Vec<Value> {
     let in_header = route.is_repeatable.then(|| {
         json!({
             "name": "Idempotency-Key", "in": "header",
-            "description": "A repeated request with the same key is answered as the first was, for 24 hours; of a batch \
-                            the rows that failed are tried again",
+            "description": "A repeated request with the same key gets the first answer, for 24 hours; of a batch, failed \
+                            rows are retried",
             "schema": { "type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$" },
         })
     });
@@ -111,7 +111,7 @@ fn responses(route: &Route) -> Value {
         }
         responses.insert(answer.status.to_string(), response);
     }
-    // Every route may be refused by what stands before it, and by the store.
+    // Every route can fail in a middleware or in the store.
     responses.insert("default".into(), json!({ "$ref": "#/components/responses/Problem" }));
     Value::Object(responses)
 }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_that_is_named_is_there_and_every_one_that_is_there_is_named() {
+    fn every_schema_is_defined_and_used() {
         let document = document(&crate::routes::all());
         let mut found = BTreeSet::new();
         references(&document, &mut found);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_have_names_of_their_own() {
+    fn operations_have_unique_names() {
         let routes = crate::routes::all();
         let names: BTreeSet<_> = routes.iter().map(|route| route.operation).collect();
         assert_eq!(names.len(), routes.len());

@@ -1,4 +1,4 @@
-//! The reference page: the routes for people to read. One page without scripts.
+//! The reference page: the routes as HTML, without scripts.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::route::{Content, Need, Route};
 
-/// The page.
+/// Returns the page.
 pub(crate) fn page(routes: &[Route], document: &Value) -> String {
     let mut html = String::with_capacity(64 * 1024);
     html.push_str(
@@ -15,8 +15,8 @@ pub(crate) fn page(routes: &[Route], document: &Value) -> String {
          content=\"width=device-width, initial-scale=1\"><title>Postrider API</title><link rel=\"icon\" \
          href=\"/assets/favicon.svg\"><link rel=\"stylesheet\" href=\"/assets/reference.css\"></head><body><main>\
          <h1>Postrider API</h1><p>Everything is JSON. Durations are written like <code>500ms</code>, <code>5s</code> or \
-         <code>1h30m</code>, times as RFC 3339. Send a token as <code>Authorization: Bearer prt_…</code>; a server that \
-         has none is open, on loopback only. The same as a description for programs: <a \
+         <code>1h30m</code>, times as RFC 3339. Send a token as <code>Authorization: Bearer prt_…</code>; a server without \
+         tokens is open, on loopback only. The same as OpenAPI: <a \
          href=\"/openapi.json\">/openapi.json</a>. <a href=\"/\">Dashboard</a>.</p><nav>",
     );
     let mut groups: Vec<&str> = Vec::new();
@@ -65,7 +65,7 @@ pub(crate) fn page(routes: &[Route], document: &Value) -> String {
 fn write_route(html: &mut String, route: &Route) {
     let verb = route.verb.name().to_uppercase();
     let need = match route.need {
-        Need::Unasked | Need::Nothing => "anybody".to_owned(),
+        Need::Unidentified | Need::Nothing => "no role".to_owned(),
         Need::OneOf(roles) => roles.iter().map(|role| crate::access::role_name(*role)).collect::<Vec<_>>().join(" or "),
     };
     let _ = write!(
@@ -81,7 +81,7 @@ fn write_route(html: &mut String, route: &Route) {
             let _ = write!(html, "<li><code>?{}=</code> {}</li>", parameter.name, escape(parameter.about));
         }
         if route.is_repeatable {
-            html.push_str("<li><code>Idempotency-Key:</code> a repeated request is answered as the first was</li>");
+            html.push_str("<li><code>Idempotency-Key:</code> a repeated request gets the first answer</li>");
         }
         if let Some(schema) = &route.takes {
             let _ = write!(html, "<li>takes {}</li>", shape(schema));
@@ -100,7 +100,7 @@ fn write_route(html: &mut String, route: &Route) {
     html.push_str("</section>");
 }
 
-/// A shape in a few words.
+/// Returns a schema in a few words.
 fn shape(schema: &Value) -> String {
     if let Some(name) = schema["$ref"].as_str().and_then(|name| name.rsplit('/').next()) {
         return format!("<a href=\"#shape-{0}\">{0}</a>", escape(name));

@@ -1,7 +1,7 @@
-//! One row a route: where it is, who may use it, what it takes and answers, and what carries it out.
+//! The type of the route table: path, required role, parameters, body, answers and handler.
 //!
-//! The router, the check of roles, the OpenAPI description and the reference page are all made from these rows, so none
-//! of them can forget a route or say something else than the others.
+//! The router, the check of roles, the OpenAPI description and the reference page are all generated from the table, so
+//! they cannot diverge.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use serde_json::Value;
 use crate::access::Role;
 use crate::app::App;
 
-/// Who may use a route.
+/// What a route requires of its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Anybody, without being asked who they are: it must work when the state does not.
-    Unasked,
-    /// Anybody.
+    /// Nothing, and the caller is not identified: the route works without the state.
+    Unidentified,
+    /// Nothing.
     Nothing,
-    /// Whoever has one of these roles.
+    /// One of these roles.
     OneOf(&'static [Role]),
 }
 
-/// The ways in which a route is asked.
+/// HTTP methods of routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
@@ -55,7 +55,7 @@ impl Verb {
     }
 }
 
-/// A parameter of a query.
+/// A query parameter.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameter {
     pub(crate) name: &'static str,
@@ -64,7 +64,7 @@ pub(crate) struct Parameter {
     pub(crate) is_repeatable: bool,
 }
 
-/// What a route answers.
+/// An answer of a route.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -72,7 +72,7 @@ pub(crate) struct Answer {
     pub(crate) content: Content,
 }
 
-/// What is in an answer.
+/// Content of an answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
     Nothing,
@@ -80,7 +80,7 @@ pub(crate) enum Content {
     Json(Value),
     /// A stream of server-sent events.
     Events,
-    /// Something else, by its type.
+    /// Another content type.
     Other(&'static str),
 }
 
@@ -96,13 +96,13 @@ pub(crate) struct Route {
     pub(crate) parameters: Vec<Parameter>,
     pub(crate) takes: Option<Value>,
     pub(crate) answers: Vec<Answer>,
-    /// Whether it takes an `Idempotency-Key`.
+    /// Whether it accepts an `Idempotency-Key`.
     pub(crate) is_repeatable: bool,
     pub(crate) handler: MethodRouter<Arc<App>>,
 }
 
 impl Route {
-    /// A route. `about` says what it does.
+    /// A route. `about` is its summary.
     pub(crate) fn new<H, T>(
         (verb, path): (Verb, &'static str),
         (group, operation): (&'static str, &'static str),
@@ -129,37 +129,37 @@ impl Route {
         }
     }
 
-    /// With a parameter of the query.
+    /// Adds a query parameter.
     pub(crate) fn parameter(mut self, name: &'static str, schema: Value, about: &'static str) -> Self {
         self.parameters.push(Parameter { name, about, schema, is_repeatable: false });
         self
     }
 
-    /// With a parameter that may be there more than once.
+    /// Adds a repeatable query parameter.
     pub(crate) fn parameters(mut self, name: &'static str, schema: Value, about: &'static str) -> Self {
         self.parameters.push(Parameter { name, about, schema, is_repeatable: true });
         self
     }
 
-    /// With a body.
+    /// Sets the schema of the body.
     pub(crate) fn takes(mut self, schema: Value) -> Self {
         self.takes = Some(schema);
         self
     }
 
-    /// With an answer.
+    /// Adds an answer.
     pub(crate) fn answers(mut self, status: u16, about: &'static str, content: Content) -> Self {
         self.answers.push(Answer { status, about, content });
         self
     }
 
-    /// Takes an `Idempotency-Key`.
+    /// Accepts an `Idempotency-Key`.
     pub(crate) fn repeatable(mut self) -> Self {
         self.is_repeatable = true;
         self
     }
 
-    /// The names in the path.
+    /// Returns the parameter names in the path.
     pub(crate) fn path_names(&self) -> impl Iterator<Item = &'static str> {
         self.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
     }

@@ -1,4 +1,4 @@
-//! One connection: who it is from, and a socket that does not wait for ever for a client that does not read.
+//! One connection: its peer, and a stream with write time-outs.
 
 use std::io;
 use std::pin::Pin;
@@ -11,15 +11,15 @@ use tokio::time::{Instant, Sleep};
 
 use crate::leases::Unflushed;
 
-/// How many times as long as nothing may be read of an answer all of it may take.
-const SLOWNESS: u32 = 10;
+/// Time-out of a whole answer, in write time-outs.
+const ANSWER_TIMEOUT_FACTOR: u32 = 10;
 
-/// Where a request comes from.
+/// The peer of a request's connection.
 #[derive(Clone, Default)]
 pub(crate) struct Peer {
     /// The address, without its port.
     pub(crate) address: Arc<str>,
-    /// What its connection has not written yet.
+    /// Answers that the connection has not flushed yet.
     pub(crate) unflushed: Arc<Unflushed>,
 }
 
@@ -29,24 +29,24 @@ impl std::fmt::Debug for Peer {
     }
 }
 
-/// A stream whose writes may not stand still for longer than a time-out, and that says when everything has been written.
-pub(crate) struct Watched<S> {
+/// A stream with a write time-out that reports every completed flush.
+pub(crate) struct TimedStream<S> {
     stream: S,
-    /// When a write that waits is given up.
+    /// Fires when a pending write has timed out.
     stalled: Pin<Box<Sleep>>,
     is_waiting: bool,
-    patience: Duration,
+    timeout: Duration,
     unflushed: Arc<Unflushed>,
 }
 
-impl<S> Watched<S> {
-    pub(crate) fn new(stream: S, patience: Duration, unflushed: Arc<Unflushed>) -> Self {
-        Self { stream, stalled: Box::pin(tokio::time::sleep(patience)), is_waiting: false, patience, unflushed }
+impl<S> TimedStream<S> {
+    pub(crate) fn new(stream: S, timeout: Duration, unflushed: Arc<Unflushed>) -> Self {
+        Self { stream, stalled: Box::pin(tokio::time::sleep(timeout)), is_waiting: false, timeout, unflushed }
     }
 
-    /// Gives up a write that has waited for too long, and an answer that is read so slowly that it takes forever.
-    fn watched<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if self.unflushed.since().is_some_and(|since| since > self.patience * SLOWNESS) {
+    /// Fails a write that is pending for too long, and an answer that takes too long as a whole.
+    fn check<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if self.unflushed.since().is_some_and(|since| since > self.timeout * ANSWER_TIMEOUT_FACTOR) {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly")));
         }
         if written.is_ready() {
@@ -55,7 +55,7 @@ impl<S> Watched<S> {
         }
         if !self.is_waiting {
             self.is_waiting = true;
-            let end = Instant::now() + self.patience;
+            let end = Instant::now() + self.timeout;
             self.stalled.as_mut().reset(end);
         }
         match self.stalled.as_mut().poll(cx) {
@@ -65,16 +65,16 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.watched(cx, written)
+        self.check(cx, written)
     }
 
     fn poll_write_vectored(
@@ -83,7 +83,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
-        self.watched(cx, written)
+        self.check(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -92,16 +92,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        // It is only asked for when nothing is left to be written.
+        // Hyper flushes only when its write buffer is empty.
         if matches!(flushed, Poll::Ready(Ok(()))) {
             self.unflushed.flushed();
         }
-        self.watched(cx, flushed)
+        self.check(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ended = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.watched(cx, ended)
+        self.check(cx, ended)
     }
 }
 
@@ -112,9 +112,9 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_does_not_read_is_given_up() {
+    async fn a_client_that_does_not_read_is_disconnected() {
         let (ours, theirs) = tokio::io::duplex(16);
-        let mut watched = Watched::new(ours, Duration::from_secs(30), Arc::default());
+        let mut watched = TimedStream::new(ours, Duration::from_secs(30), Arc::default());
         let began = Instant::now();
         let error = watched.write_all(&[0; 1000]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_read_byte_by_byte_does_not_hold_its_bytes_for_ever() {
+    async fn an_answer_that_is_read_byte_by_byte_times_out() {
         use std::sync::Arc;
 
         use tokio::io::AsyncReadExt;
@@ -138,14 +138,14 @@ mod tests {
                 tokio::time::sleep(Duration::from_secs(20)).await;
             }
         });
-        let (began, mut watched) = (Instant::now(), Watched::new(ours, Duration::from_secs(30), unflushed));
+        let (began, mut watched) = (Instant::now(), TimedStream::new(ours, Duration::from_secs(30), unflushed));
         let error = watched.write_all(&[0; 1000]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!((300..=330).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_reader_is_not() {
+    async fn a_slow_reader_is_not_disconnected() {
         use tokio::io::AsyncReadExt;
         let (ours, mut theirs) = tokio::io::duplex(16);
         let reader = tokio::spawn(async move {
@@ -155,7 +155,7 @@ mod tests {
                 read += theirs.read(&mut [0; 10]).await.unwrap();
             }
         });
-        let mut watched = Watched::new(ours, Duration::from_secs(30), Arc::default());
+        let mut watched = TimedStream::new(ours, Duration::from_secs(30), Arc::default());
         watched.write_all(&[0; 100]).await.unwrap();
         reader.await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Accepting connections, and ending them.
+//! Accepting and closing connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,22 +16,22 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use super::connection::{Peer, Watched};
-use super::places::{BusyBody, Place, Places};
+use super::connection::{Peer, TimedStream};
+use super::connection_permits::{BusyBody, ConnectionPermit, ConnectionPermits};
 use crate::app::App;
 
-/// Upper bound of what is read of a connection ahead of its request: of the head, too.
-const MOST_BUFFERED: usize = 64 * 1024;
+/// Upper bound of a connection's read buffer, and so of a request's head.
+const MAX_BUFFERED: usize = 64 * 1024;
 
-/// How long a client may take to agree on TLS.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Time-out of the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Serves connections until the server is asked to stop, then lets running requests end for as long as they may take, and
-/// ends those that take longer. No connection is left.
+/// Serves connections until the server stops, then waits up to `graceful_timeout` for running requests and aborts the
+/// rest. No connection is open when it returns.
 pub(crate) async fn accept(app: Arc<App>, listener: TcpListener, router: Router, tls: Option<TlsAcceptor>) {
-    let places = Places::new(app.options.max_connections);
-    // As many may wait for a place here, so that a newcomer from elsewhere can be told from one who has many; what is
-    // beyond that waits in the kernel's line.
+    let permits = ConnectionPermits::new(app.options.max_connections);
+    // As many again are accepted and wait for a permit, so that their addresses are known and shared fairly; the rest
+    // stays in the kernel's backlog.
     let waiting = Arc::new(Semaphore::new(app.options.max_connections));
     let (connections, cut_off) = (TaskTracker::new(), CancellationToken::new());
     loop {
@@ -44,7 +44,7 @@ pub(crate) async fn accept(app: Arc<App>, listener: TcpListener, router: Router,
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // Out of file descriptors, or a client that left at once: neither is helped by trying at once.
+                    // Out of file descriptors, or the client has left: an immediate retry helps with neither.
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
@@ -52,24 +52,24 @@ pub(crate) async fn accept(app: Arc<App>, listener: TcpListener, router: Router,
             },
             () = app.stop.cancelled() => break,
         };
-        // A small answer must not wait for the next one.
+        // Nagle's algorithm would delay small answers.
         let _ = stream.set_nodelay(true);
         let (app, router, tls, cut_off) = (app.clone(), router.clone(), tls.clone(), cut_off.clone());
-        let places = places.clone();
+        let permits = permits.clone();
         connections.spawn(async move {
             let peer = Peer { address: address.ip().to_string().into(), ..Peer::default() };
-            let entered = async {
+            let granted = async {
                 tokio::select! {
-                    place = places.enter(address.ip(), &peer.unflushed) => place,
+                    permit = permits.acquire(address.ip(), &peer.unflushed) => permit,
                     () = app.stop.cancelled() => None,
                 }
             };
-            let Some(place) = cut_off.run_until_cancelled(entered).await.flatten() else { return };
+            let Some(permit) = cut_off.run_until_cancelled(granted).await.flatten() else { return };
             drop(waits);
-            let count = app.meter.connections().clone();
+            let count = app.metrics.connections().clone();
             count.inc();
-            let place = Arc::new(place);
-            let _ = cut_off.run_until_cancelled(connect(app, stream, peer, place, router, tls)).await;
+            let permit = Arc::new(permit);
+            let _ = cut_off.run_until_cancelled(connect(app, stream, peer, permit, router, tls)).await;
             count.dec();
         });
     }
@@ -86,32 +86,32 @@ async fn connect(
     app: Arc<App>,
     stream: TcpStream,
     peer: Peer,
-    place: Arc<Place>,
+    permit: Arc<ConnectionPermit>,
     router: Router,
     tls: Option<TlsAcceptor>,
 ) {
     match tls {
-        None => serve(app, stream, peer, place, router).await,
+        None => serve(app, stream, peer, permit, router).await,
         Some(tls) => {
             let agreed = tokio::select! {
-                agreed = tokio::time::timeout(HANDSHAKE, tls.accept(stream)) => agreed,
-                () = place.is_asked_to_leave() => return,
+                agreed = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)) => agreed,
+                () = permit.evicted() => return,
             };
             match agreed {
-                Ok(Ok(stream)) => serve(app, stream, peer, place, router).await,
-                Ok(Err(error)) => tracing::debug!(%error, "a client did not agree on TLS"),
-                Err(_) => tracing::debug!("a client took too long to agree on TLS"),
+                Ok(Ok(stream)) => serve(app, stream, peer, permit, router).await,
+                Ok(Err(error)) => tracing::debug!(%error, "the TLS handshake failed"),
+                Err(_) => tracing::debug!("the TLS handshake timed out"),
             }
         }
     }
 }
 
-async fn serve<S>(app: Arc<App>, stream: S, peer: Peer, place: Arc<Place>, router: Router)
+async fn serve<S>(app: Arc<App>, stream: S, peer: Peer, permit: Arc<ConnectionPermit>, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let stream = Watched::new(stream, app.options.write_timeout, peer.unflushed.clone());
-    let own = place.clone();
+    let stream = TimedStream::new(stream, app.options.write_timeout, peer.unflushed.clone());
+    let own = permit.clone();
     let service = tower::service_fn(move |mut request: axum::http::Request<hyper::body::Incoming>| {
         let busy = own.busy();
         request.extensions_mut().insert(peer.clone());
@@ -121,14 +121,14 @@ where
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(app.options.head_timeout)
-        .max_buf_size(MOST_BUFFERED)
+        .max_buf_size(MAX_BUFFERED)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        // Others are waiting for its place, and nothing is asked on it.
-        () = place.is_asked_to_leave() => {
-            if place.is_idle() {
+        // Another connection waits for its permit, and no request runs on it.
+        () = permit.evicted() => {
+            if permit.is_idle() {
                 return;
             }
             connection.as_mut().graceful_shutdown();

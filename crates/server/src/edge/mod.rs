@@ -1,12 +1,12 @@
-//! Where the server meets the network: sockets, TLS, time-outs, and the end of it all.
+//! Connections: sockets, TLS, time-outs, and closing them.
 
 mod connection;
-mod frame;
+mod connection_permits;
 mod listen;
-mod places;
+mod middleware;
 mod tls;
 
 pub(crate) use connection::Peer;
-pub(crate) use frame::{Who, frame};
 pub(crate) use listen::accept;
+pub(crate) use middleware::{CallerName, outermost};
 pub(crate) use tls::acceptor;

@@ -1,4 +1,4 @@
-//! Messages that are kept after their end: searching them, and sending them again.
+//! Archived messages: search, and send again.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::access::Caller;
 use crate::api::schemas::{limit, named, one_of, page, text, time, uuid};
 use crate::api::{ApiError, Content, MessagePath, Params, QueuePath, Route, Verb, answer, answer_with};
 use crate::app::App;
+use crate::idempotency::IdempotencyKey;
 use crate::in_flight::InFlight;
-use crate::meter::Happened;
-use crate::portions::{READ_AND_WRITTEN, Room};
-use crate::repeat::RepeatKey;
+use crate::metrics::MessageEvent;
+use crate::row_sizes::{AnswerSpace, READ_AND_ENCODED};
 
-/// Rows of a page.
-const MOST_LISTED: usize = 1000;
+/// Upper bound of the rows of a page.
+const MAX_LISTED: usize = 1000;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Archive";
@@ -33,41 +33,41 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Get, "/v1/queues/{queue}/archive"),
             (GROUP, "searchArchive"),
             READ,
-            "The messages of a queue that are kept after their end, newest end first. A search by header, key or state \
-             reads a bounded part of the archive for each page.",
+            "The archived messages of a queue, newest end first. A search by header, key or state reads a bounded part of \
+             the archive for each page.",
             list,
         )
         .parameter("id", uuid(), "Only the messages with this id")
         .parameter("key", text(), "Only those with this ordering key")
         .parameter("header", text(), "Only those with this header, as name=value")
-        .parameter("since", time(), "Only those that ended then or later")
-        .parameter("until", time(), "Only those that ended before")
+        .parameter("since", time(), "Only those that ended at this time or later")
+        .parameter("until", time(), "Only those that ended before this time")
         .parameter("state", one_of(&["COMPLETED", "FAILED"]), "Only acknowledged ones, or only purged dead letters")
-        .parameter("limit", limit(MOST_LISTED), "At most so many; 100 unless told otherwise")
-        .parameter("after", text(), "The 'next' of the page before")
+        .parameter("limit", limit(MAX_LISTED), "Rows of the page; default 100")
+        .parameter("after", text(), "'next' of the previous page")
         .answers(
             200,
-            "A page, which can be short or empty and still have a 'next'",
+            "A page; it can be short or empty and still have a 'next'",
             Content::Json(page("messages", named("ArchivedMessage"))),
         ),
         Route::new(
             (Verb::Get, "/v1/queues/{queue}/archive/{id}"),
             (GROUP, "getArchivedMessage"),
             READ,
-            "One archived message: of several with the id, the one that ended last.",
+            "One archived message; of several with the id, the one that ended last.",
             get,
         )
-        .answers(200, "It", Content::Json(named("ArchivedMessage"))),
+        .answers(200, "The message", Content::Json(named("ArchivedMessage"))),
         Route::new(
             (Verb::Post, "/v1/queues/{queue}/archive/{id}/send-again"),
             (GROUP, "sendArchivedMessageAgain"),
             PRODUCE,
-            "Sends an archived message to its queue again: a new message with the same body, content type, headers, \
-             ordering key and priority, whose header 'sent-again-from' is the id of the archived one.",
+            "Sends an archived message to its queue again, as a new message with the same body, content type, headers, \
+             ordering key and priority; its header 'sent-again-from' is the id of the archived one.",
             send_again,
         )
         .repeatable()
-        .answers(201, "The new message is kept", Content::Json(named("Sent"))),
+        .answers(201, "The new message is durable", Content::Json(named("Sent"))),
     ]
 }
 
@@ -78,20 +78,20 @@ async fn list(
     in_flight: InFlight,
     params: Params,
 ) -> Result<Response, ApiError> {
-    // A store may number the messages of all queues together.
+    // A store's cursor may count the messages of all queues.
     let listing = name(&queue);
-    let after = app.seal.shown_cursor(&caller, &listing, params.text("after")?)?;
+    let after = app.seal.store_cursor(&caller, &listing, params.text("after")?)?;
     let query = ArchiveQuery {
         filter: filter(|name| params.text(name))?,
-        limit: params.limit(100, MOST_LISTED)?,
+        limit: params.limit(100, MAX_LISTED)?,
         after: after.map(ArchiveCursor),
     };
     let mut page = page_of(&app, &queue, query, &in_flight).await?;
-    page.next = page.next.map(|ArchiveCursor(next)| ArchiveCursor(app.seal.cursor_to_show(&caller, &listing, next)));
+    page.next = page.next.map(|ArchiveCursor(next)| ArchiveCursor(app.seal.visible_cursor(&caller, &listing, next)));
     answer(&ArchivedMessages::from(page))
 }
 
-/// What the sizes of a queue's archived messages are remembered by.
+/// Name under which the sizes of a queue's archived messages are remembered.
 fn name(queue: &QueueName) -> String {
     format!("archive of {}", queue.origin())
 }
@@ -100,7 +100,7 @@ fn bytes(message: &ArchivedMessage) -> usize {
     message.body.len() + message.headers.byte_len()
 }
 
-/// As many messages as are wanted, or as fit into an answer.
+/// Returns the requested number of messages, or as many as fit into an answer.
 async fn page_of(
     app: &App,
     queue: &QueueName,
@@ -108,47 +108,52 @@ async fn page_of(
     in_flight: &InFlight,
 ) -> Result<ArchivePage, ApiError> {
     let name = name(queue);
-    let ask = async |limit: usize, after: Option<ArchiveCursor>| {
-        let expected = limit.saturating_mul(app.portions.size([name.as_str()], app.most_bytes()));
+    let read_page = async |limit: usize, after: Option<ArchiveCursor>| {
+        let expected = limit.saturating_mul(app.message_sizes.size([name.as_str()], app.most_bytes()));
         in_flight.grow(expected).await?;
         let query = ArchiveQuery { limit, after, ..wanted.clone() };
         let page = app.provider.archived(queue, &query, Deadline::default()).await?;
         in_flight.correct(expected, page.messages.iter().map(bytes).sum());
-        app.portions.saw(page.messages.iter().map(|message| (name.as_str(), bytes(message))));
+        app.message_sizes.record(page.messages.iter().map(|message| (name.as_str(), bytes(message))));
         Ok::<_, ApiError>(page)
     };
-    let (mut messages, mut room, mut after) = (Vec::new(), Room::default(), wanted.after.clone());
+    let (mut messages, mut space, mut after) = (Vec::new(), AnswerSpace::default(), wanted.after.clone());
     loop {
-        let portion = app.portions.rows_to_look_at(&name, wanted.limit - messages.len(), app.most_bytes());
-        let mut page = ask(portion, after.clone()).await?;
-        let is_short = page.messages.len() < portion;
-        if !room.take(&mut page.messages, bytes).is_empty() {
-            // A cursor stands at the end of a page, so this one ends where the answer does.
+        let chunk = app.message_sizes.rows_to_read(&name, wanted.limit - messages.len(), app.most_bytes());
+        let mut page = read_page(chunk, after.clone()).await?;
+        let is_short = page.messages.len() < chunk;
+        if !space.take(&mut page.messages, bytes).is_empty() {
+            // A cursor points to the end of a page, so the page is read again up to the end of the answer.
             match page.messages.len() {
                 0 => return Ok(ArchivePage { messages, next: after }),
-                fits => page = ask(fits, after).await?,
+                fits => page = read_page(fits, after).await?,
             }
             messages.append(&mut page.messages);
             return Ok(ArchivePage { messages, next: page.next });
         }
         messages.append(&mut page.messages);
-        // A page that is short has read as much as one request may.
-        if page.next.is_none() || is_short || messages.len() >= wanted.limit || room.is_full() {
+        // A short page has used up the bound of one search.
+        if page.next.is_none() || is_short || messages.len() >= wanted.limit || space.is_full() {
             return Ok(ArchivePage { messages, next: page.next });
         }
         after = page.next;
     }
 }
 
-/// Reads one archived message, once there is room for it.
-async fn one(app: &App, queue: &QueueName, id: MessageId, in_flight: &InFlight) -> Result<ArchivedMessage, ApiError> {
+/// Reads one archived message, within the byte budget.
+async fn read_one(
+    app: &App,
+    queue: &QueueName,
+    id: MessageId,
+    in_flight: &InFlight,
+) -> Result<ArchivedMessage, ApiError> {
     let name = name(queue);
-    // Until the answer is counted.
-    let expected = app.portions.size([name.as_str()], app.most_bytes());
-    in_flight.grow(expected.saturating_mul(READ_AND_WRITTEN)).await?;
+    // Reserved until the actual answer is counted.
+    let expected = app.message_sizes.size([name.as_str()], app.most_bytes());
+    in_flight.grow(expected.saturating_mul(READ_AND_ENCODED)).await?;
     let found = archive::find(&*app.provider, queue, id, Deadline::default()).await?;
     in_flight.correct(expected, expected.max(bytes(&found)));
-    app.portions.saw([(name.as_str(), bytes(&found))]);
+    app.message_sizes.record([(name.as_str(), bytes(&found))]);
     Ok(found)
 }
 
@@ -158,22 +163,22 @@ async fn get(
     MessagePath(id): MessagePath,
     in_flight: InFlight,
 ) -> Result<Response, ApiError> {
-    answer(&Archived::from(one(&app, &queue, id, &in_flight).await?))
+    answer(&Archived::from(read_one(&app, &queue, id, &in_flight).await?))
 }
 
 async fn send_again(
     State(app): State<Arc<App>>,
     QueuePath(queue): QueuePath,
     MessagePath(id): MessagePath,
-    key: Option<Extension<RepeatKey>>,
+    key: Option<Extension<IdempotencyKey>>,
     in_flight: InFlight,
 ) -> Result<Response, ApiError> {
-    let mut message = one(&app, &queue, id, &in_flight).await?.again()?;
+    let mut message = read_one(&app, &queue, id, &in_flight).await?.again()?;
     if let Some(Extension(key)) = key {
         message.id = MessageId::from_uuid(key.id(0));
     }
     let queue = queue.origin();
     let id = app.provider.send_message(&queue, message, Deadline::default()).await?;
-    app.meter.count(&queue, Happened::Sent, 1);
+    app.metrics.count(&queue, MessageEvent::Sent, 1);
     answer_with(StatusCode::CREATED, &Sent { id, queue })
 }

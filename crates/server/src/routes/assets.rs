@@ -1,4 +1,4 @@
-//! The dashboard and the pages, which are part of the program.
+//! The dashboard and the static pages, embedded in the program.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 fn file(content_type: &'static str, bytes: &'static [u8]) -> Response {
     let mut response = bytes.into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    // A newer program has newer pages; asked for each time, they are small.
+    // A newer program has newer pages. They are small, so browsers may fetch them each time.
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
 }
@@ -35,11 +35,11 @@ fn content_type(name: &str) -> &'static str {
 
 fn asset(name: &str) -> Result<Response, ApiError> {
     let found = ASSETS.iter().find(|(own, _)| *own == name);
-    let (name, bytes) = found.ok_or_else(|| ApiError::not_found("the dashboard has no such file"))?;
+    let (name, bytes) = found.ok_or_else(|| ApiError::not_found("no such asset; the dashboard is at /"))?;
     Ok(file(content_type(name), bytes))
 }
 
-/// Adds the pages to the router. They say nothing of the store: whoever may not see it sees a form for a token.
+/// Adds the pages to the router. They contain no data of the store, so they need no token.
 pub(super) fn add(router: Router<Arc<App>>, document: &Value, reference: String) -> Router<Arc<App>> {
     let (description, reference) = (Bytes::from(document.to_string()), Bytes::from(reference));
     let page = || async { asset("index.html") };

@@ -1,4 +1,4 @@
-//! Many tasks at once: counted by state, canceled, or run now.
+//! Bulk operations on tasks: count by state, cancel, run now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use crate::api::schemas::{self, named, text};
 use crate::api::{ApiError, Content, JsonBody, Params, Route, Verb, answer, answer_with};
 use crate::app::App;
 use crate::audit::outcome;
-use crate::jobs::{Job, check_rate, chunk};
+use crate::jobs::{Job, check_rate, chunk_size};
 use crate::percentiles;
 
-/// Tasks that are named with one request.
-const MOST_NAMED: usize = 10_000;
+/// Upper bound of the ids of one request.
+const MAX_NAMED: usize = 10_000;
 
-/// Tasks that are changed in one call to the store.
+/// Tasks changed by one call to the store.
 const CHUNK: usize = 500;
 
 /// Tasks of one page of the store.
 const PAGE: usize = 1000;
 
-/// Bound of the tasks that are looked at to be counted.
-const MOST_COUNTED: usize = 20_000;
+/// Upper bound of the tasks that a count reads.
+const MAX_COUNTED: usize = 20_000;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Tasks";
@@ -42,57 +42,56 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Get, "/v1/tasks/counts"),
             (GROUP, "countTasks"),
             READ,
-            "How many tasks there are of each type and state, and how long those that ended lately waited and took. Of \
-             very many, the newest are looked at; 'approximate' is a number that may be larger.",
+            "The number of tasks by type and state, and how long recently ended ones waited and took. Of very many, only \
+             the newest are counted; a number marked 'approximate' may be larger.",
             counts,
         )
-        .parameters("type", text(), "Of one of these types")
-        .parameters("tag", text(), "With all of these tags")
-        .parameter("schedule", text(), "Made by this schedule")
-        .parameter("reason", text(), "That died for this reason")
-        .parameter("error", text(), "Whose last error has this in it")
-        .parameter("since", schemas::time(), "Made at this time or later")
-        .parameter("before", schemas::time(), "Made before this time")
-        .answers(200, "The numbers", Content::Json(named("TaskCounts"))),
+        .parameters("type", text(), "Only tasks of one of these types")
+        .parameters("tag", text(), "Only those with all of these tags")
+        .parameter("schedule", text(), "Only those created by this schedule")
+        .parameter("reason", text(), "Only those that died for this reason")
+        .parameter("error", text(), "Only those whose last error contains this text")
+        .parameter("since", schemas::time(), "Only those created at this time or later")
+        .parameter("before", schemas::time(), "Only those created before this time")
+        .answers(200, "The counts", Content::Json(named("TaskCounts"))),
         Route::new(
             (Verb::Post, "/v1/tasks/cancel-job"),
             (GROUP, "startCancel"),
             OPERATE,
-            "Begins to call tasks off, at most 'rate' a second; with 'dry_run', only tells which. Watch or cancel the job.",
+            "Starts a job that cancels tasks, at most 'rate' per second; with 'dry_run', only lists them.",
             start_cancel,
         )
         .takes(named("BulkTasks"))
-        .answers(200, "Which it would be", Content::Json(named("ChosenTasks")))
+        .answers(200, "The tasks of a dry run", Content::Json(named("ChosenTasks")))
         .answers(202, "The job", Content::Json(named("Job"))),
         Route::new(
             (Verb::Post, "/v1/tasks/retry-job"),
             (GROUP, "startRetry"),
             OPERATE,
-            "Begins to make tasks due that wait for their time, at most 'rate' a second; with 'dry_run', only tells \
-             which. Watch or cancel the job.",
+            "Starts a job that makes waiting tasks due, at most 'rate' per second; with 'dry_run', only lists them.",
             start_retry,
         )
         .takes(named("BulkTasks"))
-        .answers(200, "Which it would be", Content::Json(named("ChosenTasks")))
+        .answers(200, "The tasks of a dry run", Content::Json(named("ChosenTasks")))
         .answers(202, "The job", Content::Json(named("Job"))),
     ]
 }
 
-/// Calls `see` with the tasks of a filter that the caller may see, newest first, up to `most`. Answers how many there
-/// were, and whether those were all.
-async fn each(
+/// Calls `visit` with the visible tasks of a filter, newest first, up to `most`. Returns their number, and whether
+/// those are all.
+async fn for_each_task(
     app: &App,
     caller: &Caller,
     filter: TaskFilter,
     most: usize,
-    mut see: impl FnMut(&TaskInfo),
+    mut visit: impl FnMut(&TaskInfo),
 ) -> Result<(usize, bool), ApiError> {
     let mut query = TaskQuery { filter, limit: PAGE, after: None };
     let mut seen = 0;
     loop {
         let page = app.visible_tasks(caller, &query).await?;
         seen += page.tasks.len();
-        page.tasks.iter().for_each(&mut see);
+        page.tasks.iter().for_each(&mut visit);
         match page.next {
             None => return Ok((seen, true)),
             Some(_) if seen >= most => return Ok((seen, false)),
@@ -101,15 +100,15 @@ async fn each(
     }
 }
 
-/// Tasks by type and state, and how long those that ended waited and took.
+/// Counts of tasks by type and state, and waiting and run times of ended ones.
 #[derive(Default)]
-struct Seen {
+struct Totals {
     counts: BTreeMap<(TaskType, TaskState), u64>,
     waited: Vec<Duration>,
     took: Vec<Duration>,
 }
 
-impl Seen {
+impl Totals {
     fn time(&mut self, task: &TaskInfo) {
         if let (Some(started), Some(finished)) = (task.started_at, task.finished_at) {
             self.waited.push(started.since(task.scheduled_for));
@@ -119,10 +118,10 @@ impl Seen {
 }
 
 async fn counts(State(app): State<Arc<App>>, caller: Caller, params: Params) -> Result<Response, ApiError> {
-    let mut filter = read_query(&params.said())?.filter;
-    let mut seen = Seen::default();
+    let mut filter = read_query(&params.non_empty())?.filter;
+    let mut seen = Totals::default();
     let mut by_type: Vec<TypeCount>;
-    // A count of the store is of all types: who may not see them all is not told by it that there are others.
+    // The store counts all types, so its count is only for callers that may see all of them.
     if filter == TaskFilter::default() && caller.queues.is_none() {
         let counts = app.client().store().counts(Deadline::default()).await?;
         by_type = counts.into_iter().map(TypeCount::from).collect();
@@ -131,11 +130,11 @@ async fn counts(State(app): State<Arc<App>>, caller: Caller, params: Params) -> 
         let page = app.visible_tasks(&caller, &TaskQuery { filter, limit: PAGE, after: None }).await?;
         page.tasks.iter().for_each(|task| seen.time(task));
     } else {
-        let see = |task: &TaskInfo| {
+        let visit = |task: &TaskInfo| {
             *seen.counts.entry((task.task_type.clone(), task.state)).or_default() += 1;
             seen.time(task);
         };
-        let (_, complete) = each(&app, &caller, filter, MOST_COUNTED, see).await?;
+        let (_, complete) = for_each_task(&app, &caller, filter, MAX_COUNTED, visit).await?;
         let row = |((task_type, state), count)| TypeCount { task_type, state, count, approximate: !complete };
         by_type = std::mem::take(&mut seen.counts).into_iter().map(row).collect();
     }
@@ -148,7 +147,7 @@ async fn counts(State(app): State<Arc<App>>, caller: Caller, params: Params) -> 
     answer(&Counts { counts, looked_at, complete, by_type, waited, took })
 }
 
-/// What is done to many tasks.
+/// A bulk operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Cancel,
@@ -156,7 +155,7 @@ enum Change {
 }
 
 impl Change {
-    /// The states of the tasks that it is for.
+    /// States of the tasks that it applies to.
     fn states(self) -> &'static [TaskState] {
         match self {
             Self::Cancel => &[TaskState::Pending, TaskState::Enqueued, TaskState::Processing],
@@ -171,8 +170,8 @@ impl Change {
         }
     }
 
-    /// Changes some; answers how many it did.
-    async fn carry_out(self, app: &App, tasks: &[TaskId]) -> Result<usize, MessagingError> {
+    /// Changes tasks; returns the number of changed ones.
+    async fn apply(self, app: &App, tasks: &[TaskId]) -> Result<usize, MessagingError> {
         let store = app.client().store();
         let rows: Vec<Result<(), MessagingError>> = match self {
             Self::Cancel => {
@@ -185,7 +184,7 @@ impl Change {
         for row in rows {
             match row {
                 Ok(()) => done += 1,
-                // It has gone on, or is no more.
+                // The task has changed meanwhile, or was removed.
                 Err(MessagingError::TaskConflict { .. } | MessagingError::TaskNotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -194,22 +193,22 @@ impl Change {
     }
 }
 
-/// The tasks that a request means, oldest first, and their types.
-async fn meant(
+/// Returns the selected tasks, oldest first, and their types.
+async fn selected(
     app: &App,
     caller: &Caller,
     change: Change,
-    asked: &BulkRequest,
+    request: &BulkRequest,
 ) -> Result<(Chosen, BTreeSet<TaskType>), ApiError> {
-    let mut filter = asked.filter()?;
+    let mut filter = request.filter()?;
     let (mut chosen, mut types) = (Chosen::default(), BTreeSet::new());
-    if let Some(ids) = &asked.ids {
-        if ids.len() > MOST_NAMED {
-            return Err(ApiError::malformed(format!("ids: name at most {MOST_NAMED}")));
+    if let Some(ids) = &request.ids {
+        if ids.len() > MAX_NAMED {
+            return Err(ApiError::malformed(format!("too many ids; send at most {MAX_NAMED}")));
         }
         for id in ids {
             match app.client().get(*id, Deadline::default()).await {
-                // One that the caller may not see is as if it were not there.
+                // A hidden task is treated like a missing one.
                 Ok(task) if !app.may_use_type(caller, &task.info.task_type) => chosen.skipped.push(*id),
                 Ok(task) => {
                     if change.states().contains(&task.info.state) {
@@ -234,7 +233,7 @@ async fn meant(
     if filter.states.is_empty() {
         return Ok((chosen, types));
     }
-    each(app, caller, filter, usize::MAX, |task| {
+    for_each_task(app, caller, filter, usize::MAX, |task| {
         chosen.tasks.push(task.id);
         chosen.processing += u64::from(task.state == TaskState::Processing);
         if !types.contains(&task.task_type) {
@@ -242,36 +241,37 @@ async fn meant(
         }
     })
     .await?;
-    // In the order in which they were made.
+    // In the order of their creation.
     chosen.tasks.reverse();
     Ok((chosen, types))
 }
 
-async fn start(app: &Arc<App>, caller: &Caller, change: Change, asked: BulkRequest) -> Result<Response, ApiError> {
-    check_rate(asked.rate)?;
-    if asked.dry_run.unwrap_or_default() {
-        return answer(&meant(app, caller, change, &asked).await?.0);
+async fn start(app: &Arc<App>, caller: &Caller, change: Change, request: BulkRequest) -> Result<Response, ApiError> {
+    check_rate(request.rate)?;
+    if request.dry_run.unwrap_or_default() {
+        return answer(&selected(app, caller, change, &request).await?.0);
     }
     app.jobs.check_room()?;
-    let (Chosen { tasks, .. }, types) = meant(app, caller, change, &asked).await?;
-    let detail = json!({ "tasks": tasks.len(), "types": asked.types, "reason": asked.reason, "error": asked.error });
-    let deed = app.audit.begin(caller, change.action(), "tasks", detail).await?;
-    let (own, rate) = (app.clone(), asked.rate);
+    let (Chosen { tasks, .. }, types) = selected(app, caller, change, &request).await?;
+    let detail =
+        json!({ "tasks": tasks.len(), "types": request.types, "reason": request.reason, "error": request.error });
+    let audited = app.audit.begin(caller, change.action(), "tasks", detail).await?;
+    let (own, rate) = (app.clone(), request.rate);
     let kind = match change {
         Change::Cancel => JobKind::Cancel,
         Change::Retry => JobKind::Retry,
     };
     let job = app.jobs.begin(caller, kind, None, move |job| async move {
-        job.of(tasks.len());
+        job.set_total(tasks.len());
         let done = change_all(&own, change, (&tasks, &types), rate, &job).await;
         let view = job.view();
-        own.audit.done(deed, outcome(&done, |()| json!({ "done": view.done, "skipped": view.skipped }))).await;
+        own.audit.finish(audited, outcome(&done, |()| json!({ "done": view.done, "skipped": view.skipped }))).await;
         done
     })?;
     answer_with(StatusCode::ACCEPTED, &job)
 }
 
-/// Changes tasks, a few at a time.
+/// Changes tasks in chunks.
 async fn change_all(
     app: &App,
     change: Change,
@@ -280,15 +280,15 @@ async fn change_all(
     job: &Job,
 ) -> Result<(), MessagingError> {
     let (mut done, mut skipped, began) = (0, 0, Instant::now());
-    for tasks in tasks.chunks(chunk(rate, CHUNK)) {
-        if !job.goes_on(began, done + skipped, rate).await {
+    for tasks in tasks.chunks(chunk_size(rate, CHUNK)) {
+        if !job.wait_for_rate(began, done + skipped, rate).await {
             break;
         }
-        let changed = change.carry_out(app, tasks).await?;
+        let changed = change.apply(app, tasks).await?;
         done += changed;
         skipped += tasks.len() - changed;
         job.progress(done, skipped);
-        app.live.tell_of_tasks(types);
+        app.live.tasks_changed(types);
     }
     Ok(())
 }
@@ -296,15 +296,15 @@ async fn change_all(
 async fn start_cancel(
     State(app): State<Arc<App>>,
     caller: Caller,
-    JsonBody(asked): JsonBody<BulkRequest>,
+    JsonBody(request): JsonBody<BulkRequest>,
 ) -> Result<Response, ApiError> {
-    start(&app, &caller, Change::Cancel, asked).await
+    start(&app, &caller, Change::Cancel, request).await
 }
 
 async fn start_retry(
     State(app): State<Arc<App>>,
     caller: Caller,
-    JsonBody(asked): JsonBody<BulkRequest>,
+    JsonBody(request): JsonBody<BulkRequest>,
 ) -> Result<Response, ApiError> {
-    start(&app, &caller, Change::Retry, asked).await
+    start(&app, &caller, Change::Retry, request).await
 }

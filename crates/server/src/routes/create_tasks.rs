@@ -1,4 +1,4 @@
-//! Tasks: making them.
+//! Creating tasks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use postrider_wire::task::{self as wire, CreatedBatch, CreatedRow, NewTasksReque
 
 use super::PRODUCE;
 use crate::access::Caller;
-use crate::api::schemas::{asks_only, list, named, only};
+use crate::api::schemas::{list, named, only, request_only};
 use crate::api::{ApiError, Content, JsonBody, Route, Verb, answer, answer_with};
 use crate::app::App;
-use crate::repeat::RepeatKey;
+use crate::idempotency::IdempotencyKey;
 
-/// So many tasks are made with one request.
-const MOST_CREATED: usize = 10_000;
+/// Upper bound of the tasks of one request.
+const MAX_CREATED: usize = 10_000;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Tasks";
@@ -28,34 +28,34 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Post, "/v1/tasks"),
             (GROUP, "createTask"),
             PRODUCE,
-            "Makes a task. One whose idempotency key is taken answers the task that has it.",
+            "Creates a task. If its idempotency key is in use, returns the task that has it.",
             create,
         )
         .repeatable()
         .takes(named("NewTask"))
-        .answers(201, "It was made", Content::Json(named("CreatedTask")))
-        .answers(200, "It was there", Content::Json(named("CreatedTask"))),
+        .answers(201, "The task was created", Content::Json(named("CreatedTask")))
+        .answers(200, "The task existed", Content::Json(named("CreatedTask"))),
         Route::new(
             (Verb::Post, "/v1/tasks/batch"),
             (GROUP, "createTasks"),
             PRODUCE,
-            "Makes tasks, in their order. Each has an answer of its own.",
+            "Creates tasks, in their order. Each has its own result.",
             create_batch,
         )
         .repeatable()
-        .takes(asks_only("tasks", list(named("NewTask"))))
-        .answers(200, "What became of each", Content::Json(only("results", list(named("CreatedRow"))))),
+        .takes(request_only("tasks", list(named("NewTask"))))
+        .answers(200, "The result of each", Content::Json(only("results", list(named("CreatedRow"))))),
     ]
 }
 
-/// A task to be made, and its id if that is made from the request's key.
-struct Meant {
+/// A task to be created, and its id if that is derived from the idempotency key.
+struct PlannedTask {
     task: NewTask,
     own_id: Option<TaskId>,
 }
 
-impl Meant {
-    fn new(new: wire::NewTask, key: Option<&RepeatKey>, row: usize) -> Result<Self, MessagingError> {
+impl PlannedTask {
+    fn new(new: wire::NewTask, key: Option<&IdempotencyKey>, row: usize) -> Result<Self, MessagingError> {
         let own_id = key.filter(|_| new.id.is_none()).map(|key| TaskId::from_uuid(key.id(row)));
         let mut task = NewTask::try_from(new)?;
         task.id = own_id.unwrap_or(task.id);
@@ -63,13 +63,16 @@ impl Meant {
     }
 }
 
-/// Makes tasks. One that is there under an id which only this request has was made when the request was carried out
-/// before, and its answer was lost.
-async fn make(app: &App, meant: Vec<Meant>) -> Result<RowResults<postrider::task::Created>, MessagingError> {
-    let types: Vec<TaskType> = meant.iter().map(|meant| meant.task.task_type.clone()).collect();
-    let (tasks, own_ids): (_, Vec<_>) = meant.into_iter().map(|meant| (meant.task, meant.own_id)).unzip();
+/// Creates tasks. A task that exists with an id derived from the idempotency key was created by an earlier try of the
+/// request, whose answer was lost.
+async fn create_all(
+    app: &App,
+    planned: Vec<PlannedTask>,
+) -> Result<RowResults<postrider::task::Created>, MessagingError> {
+    let types: Vec<TaskType> = planned.iter().map(|planned| planned.task.task_type.clone()).collect();
+    let (tasks, own_ids): (_, Vec<_>) = planned.into_iter().map(|planned| (planned.task, planned.own_id)).unzip();
     let mut rows = app.client().create_many(tasks, Deadline::default()).await?;
-    // One for all of them: however many there are, the answer does not wait for longer.
+    // One deadline for all lookups bounds the wait.
     let deadline = Deadline::default();
     for (row, own_id) in rows.iter_mut().zip(own_ids) {
         if let Err(MessagingError::InvalidInput { what: "task id", .. }) = row
@@ -81,10 +84,10 @@ async fn make(app: &App, meant: Vec<Meant>) -> Result<RowResults<postrider::task
     }
     for (task_type, row) in types.iter().zip(&rows) {
         if row.as_ref().is_ok_and(|created| created.is_new) {
-            app.meter.task_created(task_type);
+            app.metrics.task_created(task_type);
         }
     }
-    app.live.tell_of_tasks(types.iter().collect::<BTreeSet<_>>());
+    app.live.tasks_changed(types.iter().collect::<BTreeSet<_>>());
     Ok(rows)
 }
 
@@ -95,12 +98,12 @@ fn lost() -> MessagingError {
 async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
-    key: Option<Extension<RepeatKey>>,
+    key: Option<Extension<IdempotencyKey>>,
     JsonBody(new): JsonBody<wire::NewTask>,
 ) -> Result<Response, ApiError> {
-    let meant = Meant::new(new, key.as_deref(), 0)?;
-    app.check_type(&caller, &meant.task.task_type)?;
-    let created = make(&app, vec![meant]).await?.pop().unwrap_or_else(|| Err(lost()))?;
+    let planned = PlannedTask::new(new, key.as_deref(), 0)?;
+    app.check_type(&caller, &planned.task.task_type)?;
+    let created = create_all(&app, vec![planned]).await?.pop().unwrap_or_else(|| Err(lost()))?;
     let status = if created.is_new { StatusCode::CREATED } else { StatusCode::OK };
     answer_with(status, &wire::Created::from(created))
 }
@@ -108,30 +111,30 @@ async fn create(
 async fn create_batch(
     State(app): State<Arc<App>>,
     caller: Caller,
-    key: Option<Extension<RepeatKey>>,
+    key: Option<Extension<IdempotencyKey>>,
     JsonBody(NewTasksRequest { tasks }): JsonBody<NewTasksRequest>,
 ) -> Result<Response, ApiError> {
-    if tasks.len() > MOST_CREATED {
-        return Err(ApiError::malformed(format!("at most {MOST_CREATED} tasks are made at once; make the rest apart")));
+    if tasks.len() > MAX_CREATED {
+        return Err(ApiError::malformed(format!("too many tasks; send at most {MAX_CREATED} with one request")));
     }
     let mut rows: Vec<Option<CreatedRow>> = Vec::with_capacity(tasks.len());
-    let mut fine = Vec::with_capacity(tasks.len());
+    let mut valid = Vec::with_capacity(tasks.len());
     for (row, new) in tasks.into_iter().enumerate() {
         if let Some(done) = key.as_deref().and_then(|key| key.done(row)) {
             rows.push(Some(done));
             continue;
         }
-        match Meant::new(new, key.as_deref(), row) {
-            Ok(meant) => {
-                app.check_type(&caller, &meant.task.task_type)?;
-                fine.push(meant);
+        match PlannedTask::new(new, key.as_deref(), row) {
+            Ok(planned) => {
+                app.check_type(&caller, &planned.task.task_type)?;
+                valid.push(planned);
                 rows.push(None);
             }
             Err(error) => rows.push(Some(CreatedRow::from(Err(error)))),
         }
     }
-    let made = if fine.is_empty() { Vec::new() } else { make(&app, fine).await? };
-    let mut made = made.into_iter();
-    let mut next = || CreatedRow::from(made.next().unwrap_or_else(|| Err(lost())));
+    let created = if valid.is_empty() { Vec::new() } else { create_all(&app, valid).await? };
+    let mut created = created.into_iter();
+    let mut next = || CreatedRow::from(created.next().unwrap_or_else(|| Err(lost())));
     answer(&CreatedBatch { results: rows.into_iter().map(|row| row.unwrap_or_else(&mut next)).collect() })
 }

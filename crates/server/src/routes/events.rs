@@ -1,4 +1,4 @@
-//! What happens, told as it happens.
+//! Event streams and history.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use crate::access::Caller;
 use crate::api::schemas::{limit, named, queue_name};
 use crate::api::{ApiError, Content, Params, QueuePath, Route, Verb, answer};
 use crate::app::App;
-use crate::history::{REMEMBERED, Shown};
+use crate::history::{HistoryView, MAX_POINTS};
 use crate::in_flight::InFlight;
 use crate::live::Change;
 
-/// How often a silent stream says that it is still there.
+/// Interval of keep-alive events.
 const PING: Duration = Duration::from_secs(15);
 
-/// How often it is looked whether a listener would still be let in.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which the caller's token is checked again.
+const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Watching";
@@ -35,8 +35,8 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Get, "/v1/events"),
             (GROUP, "watch"),
             READ,
-            "Changes as they happen: 'queues', 'gone', 'job', 'tasks', 'schedules', and 'ping' now and then. After \
-             'resync' ask for everything again: there were more changes than this client read in time.",
+            "Changes as they happen: 'queues', 'gone', 'job', 'tasks', 'schedules', and 'ping' to keep the stream alive. \
+             After 'resync' read everything again: this client was too slow and has missed changes.",
             events,
         )
         .answers(200, "A stream of events", Content::Events),
@@ -44,34 +44,34 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Get, "/v1/history"),
             (GROUP, "getHistory"),
             READ,
-            "How queues have been, as far as this server remembers. Throughput is what went through this server.",
+            "The recent history of queues, since the server started. Throughput is what went through this server.",
             history,
         )
         .parameter("queue", queue_name(), "Only this queue")
-        .parameter("points", limit(REMEMBERED), "At most so many numbers each; the interval grows to match")
-        .answers(200, "Numbers, oldest first", Content::Json(named("History"))),
+        .parameter("points", limit(MAX_POINTS), "Upper bound of the points of each series; the interval grows to match")
+        .answers(200, "Series of numbers, oldest first", Content::Json(named("History"))),
         Route::new(
             (Verb::Get, "/v1/queues/{queue}/wake-ups"),
             (GROUP, "watchQueue"),
             CONSUME,
-            "Hints that a queue may have something to receive. A hint promises nothing.",
+            "Hints that a queue may have messages to receive. A hint promises nothing.",
             wake_ups,
         )
         .answers(200, "An event 'wake' for each hint", Content::Events),
     ]
 }
 
-/// A stream that ends with the server, and with the token of whoever listens.
+/// Returns a stream that ends with the server and with the caller's token.
 fn stream(app: &Arc<App>, caller: Caller, events: BoxStream<'static, Event>) -> Response {
     let own = app.clone();
     let end = async move {
         loop {
             tokio::select! {
                 () = own.stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(TOKEN_CHECK_INTERVAL) => {}
             }
-            // A state that cannot be asked has taken no token back.
-            if matches!(own.access.would_let_in(&caller).await, Ok(false)) {
+            // An unreachable state is no reason to end the stream.
+            if matches!(own.access.is_still_valid(&caller).await, Ok(false)) {
                 return;
             }
         }
@@ -81,8 +81,8 @@ fn stream(app: &Arc<App>, caller: Caller, events: BoxStream<'static, Event>) -> 
     Sse::new(events).keep_alive(KeepAlive::new().interval(PING).event(ping)).into_response()
 }
 
-/// A stream of hints.
-pub(super) fn wakes(app: &Arc<App>, caller: Caller, hints: BoxStream<'static, ()>) -> Response {
+/// Returns a stream of hints.
+pub(super) fn wake_stream(app: &Arc<App>, caller: Caller, hints: BoxStream<'static, ()>) -> Response {
     stream(app, caller, hints.map(|()| Event::default().event(event::WAKE).data("{}")).boxed())
 }
 
@@ -90,13 +90,14 @@ fn named_event<T: serde::Serialize>(name: &str, data: &T) -> Option<Event> {
     serde_json::to_string(data).ok().map(|data| Event::default().event(name).data(data))
 }
 
-/// A change as a caller may see it. `told` is what they were told of tasks and schedules so far.
-fn shown(app: &App, caller: &Caller, change: Change, told: &mut (u64, u64)) -> Option<Event> {
+/// Returns the event for a change, reduced to what the caller may see. `last_counts` are the change counts of tasks and
+/// schedules at the last event.
+fn shown(app: &App, caller: &Caller, change: Change, last_counts: &mut (u64, u64)) -> Option<Event> {
     if caller.queues.is_some() && matches!(change, Change::Tasks | Change::Schedules) {
         let now = app.live.counts(|task_type| app.may_use_type(caller, task_type));
         let (own, now) = match change {
-            Change::Tasks => (&mut told.0, now.0),
-            _ => (&mut told.1, now.1),
+            Change::Tasks => (&mut last_counts.0, now.0),
+            _ => (&mut last_counts.1, now.1),
         };
         if std::mem::replace(own, now) == now {
             return None;
@@ -112,7 +113,7 @@ fn shown(app: &App, caller: &Caller, change: Change, told: &mut (u64, u64)) -> O
             (!queues.is_empty()).then(|| named_event(event::GONE, &QueuesGone { queues }))?
         }
         Change::Job(job) => {
-            let may = app.jobs.find(job.id).is_some_and(|job| job.is_for(caller));
+            let may = app.jobs.find(job.id).is_some_and(|job| job.is_visible_to(caller));
             may.then(|| named_event(event::JOB, &job))?
         }
         Change::Tasks => Some(Event::default().event(event::TASKS).data("{}")),
@@ -124,10 +125,10 @@ fn shown(app: &App, caller: &Caller, change: Change, told: &mut (u64, u64)) -> O
 
 async fn events(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
     let (own, listener) = (app.clone(), caller.clone());
-    // What was told before is no news.
-    let mut told = app.live.counts(|task_type| app.may_use_type(&caller, task_type));
+    // Earlier changes are not sent.
+    let mut last_counts = app.live.counts(|task_type| app.may_use_type(&caller, task_type));
     let changes = unfold(app.live.listen(), |mut listener| async move { Some((listener.next().await?, listener)) });
-    let events = changes.filter_map(move |change| std::future::ready(shown(&own, &listener, change, &mut told)));
+    let events = changes.filter_map(move |change| std::future::ready(shown(&own, &listener, change, &mut last_counts)));
     Ok(stream(&app, caller, events.boxed()))
 }
 
@@ -141,14 +142,14 @@ async fn history(
     if let Some(queue) = &only {
         caller.check_queue(queue)?;
     }
-    let points = params.number("points")?.unwrap_or(REMEMBERED);
-    if !(1..=REMEMBERED).contains(&points) {
-        return Err(ApiError::malformed(format!("parameter 'points': use 1 to {REMEMBERED}")));
+    let points = params.number("points")?.unwrap_or(MAX_POINTS);
+    if !(1..=MAX_POINTS).contains(&points) {
+        return Err(ApiError::malformed(format!("invalid parameter 'points'; use 1 to {MAX_POINTS}")));
     }
     let wanted = |queue: &QueueName| only.as_ref().map_or_else(|| caller.may_use(queue), |only| queue == only);
     in_flight.grow(app.history.bytes(wanted, points)).await?;
-    let Shown { queues, looks_per_point } = app.history.show(wanted, points);
-    let interval_seconds = app.options.sample_interval.as_secs_f64() * looks_per_point as f64;
+    let HistoryView { queues, samples_per_point } = app.history.view(wanted, points);
+    let interval_seconds = app.options.sample_interval.as_secs_f64() * samples_per_point as f64;
     let since_seconds = queues.first().map_or(0, |queue| queue.ready.len()) as f64 * interval_seconds;
     answer(&History { interval_seconds, now: Timestamp::now(), queues, since_seconds })
 }
@@ -159,5 +160,5 @@ async fn wake_ups(
     QueuePath(queue): QueuePath,
 ) -> Result<Response, ApiError> {
     let hints = app.provider.subscribe(&queue, Deadline::default()).await?;
-    Ok(wakes(&app, caller, hints.boxed()))
+    Ok(wake_stream(&app, caller, hints.boxed()))
 }

@@ -1,8 +1,8 @@
-//! Looking for dead letters over all of a queue's.
+//! Searching the dead letters of a queue.
 //!
-//! A store chooses by reason or by id. For the rest of a filter pages of summaries are read, without bodies, and compared
-//! here; only what is answered is read whole. The number of dead letters that one request looks at is bounded: a page may
-//! be short, and its cursor goes on where the look ended.
+//! A store selects by reason or id. The rest of a filter is applied here, to summaries without bodies; only matches are
+//! read with their bodies. The number of dead letters that one request reads is bounded: a page may be short, and its
+//! cursor continues where the search stopped.
 
 use postrider::dead_letter::filter::DeadLetterFilter;
 use postrider::{
@@ -15,19 +15,19 @@ use tokio::time::Instant;
 use crate::api::{ApiError, Params};
 use crate::app::App;
 use crate::in_flight::InFlight;
-use crate::portions::{READ_AND_WRITTEN, Room};
+use crate::row_sizes::{AnswerSpace, READ_AND_ENCODED};
 
-/// Bound of the dead letters that a page of a search looks at, without and with their bodies.
-const MOST_SUMMARIES: usize = 50_000;
-const MOST_WHOLE: usize = 5_000;
+/// Upper bounds of the dead letters that one search reads, without and with bodies.
+const MAX_SUMMARIES: usize = 50_000;
+const MAX_WHOLE: usize = 5_000;
 
-/// Dead letters of one page of summaries, which have no bodies, and at most of a page with bodies.
-const PORTION: usize = 500;
+/// Rows of a page of summaries, and upper bound of a page with bodies.
+const PAGE: usize = 500;
 
-/// The longest text that is looked for in each dead letter, in bytes.
+/// Upper bound of a search text, in bytes.
 const LONGEST_TEXT: usize = 1024;
 
-/// Refuses texts that are too long to be looked for in every dead letter.
+/// Fails if a search text is too long.
 pub(super) fn check(filter: DeadLetterFilter) -> Result<DeadLetterFilter, ApiError> {
     let texts = [
         ("error_contains", &filter.error_contains),
@@ -38,21 +38,21 @@ pub(super) fn check(filter: DeadLetterFilter) -> Result<DeadLetterFilter, ApiErr
     for (name, text) in texts {
         if let Some(text) = text.as_ref().filter(|text| text.len() > LONGEST_TEXT) {
             let has = text.len();
-            let why = format!("filter '{name}' has {has} bytes; look for at most {LONGEST_TEXT}");
+            let why = format!("filter '{name}' has {has} bytes; use at most {LONGEST_TEXT}");
             return Err(ApiError::malformed(why));
         }
     }
     Ok(filter)
 }
 
-/// The filter that the parameters of a request describe.
+/// Reads the filter from the parameters of a request.
 pub(super) fn filter(params: &Params) -> Result<DeadLetterFilter, ApiError> {
     let text = |name: &'static str| Ok::<_, ApiError>(params.text(name)?.map(str::to_owned));
     let time = |name: &'static str| {
         let parse = |value: &str| {
             let refused = |_| {
                 let value = value.escape_debug();
-                ApiError::malformed(format!("parameter '{name}': '{value}' is no time; write 2026-01-31T09:00:00Z"))
+                ApiError::malformed(format!("invalid parameter '{name}': '{value}'; write 2026-01-31T09:00:00Z"))
             };
             value.parse::<Timestamp>().map_err(refused)
         };
@@ -72,66 +72,66 @@ pub(super) fn filter(params: &Params) -> Result<DeadLetterFilter, ApiError> {
     check(filter.into())
 }
 
-/// Asks for a page of dead letters, once there is room for it.
-async fn ask(
+/// Reads a page of dead letters, within the byte budget.
+async fn read_page(
     app: &App,
     queue: &QueueName,
     query: &DeadLetterQuery,
     in_flight: &InFlight,
 ) -> Result<DeadLetterPage, ApiError> {
     let name = queue.dead_letters();
-    let expected = query.limit.saturating_mul(app.portions.size([name.as_str()], app.most_bytes()));
+    let expected = query.limit.saturating_mul(app.message_sizes.size([name.as_str()], app.most_bytes()));
     in_flight.grow(expected).await?;
     let page = app.provider.list_dead_letters(queue, query, Deadline::default()).await?;
     in_flight.correct(expected, size(&page.letters));
-    app.portions.saw(page.letters.iter().map(|letter| (name.as_str(), bytes(letter))));
+    app.message_sizes.record(page.letters.iter().map(|letter| (name.as_str(), bytes(letter))));
     Ok(page)
 }
 
-/// Reads one dead letter, once there is room for it.
-pub(super) async fn one(
+/// Reads one dead letter, within the byte budget.
+pub(super) async fn read_one(
     app: &App,
     queue: &QueueName,
     id: MessageId,
     in_flight: &InFlight,
 ) -> Result<DeadLetter, ApiError> {
     let name = queue.dead_letters();
-    // Until the answer is counted.
-    let expected = app.portions.size([name.as_str()], app.most_bytes());
-    in_flight.grow(expected.saturating_mul(READ_AND_WRITTEN)).await?;
+    // Reserved until the actual answer is counted.
+    let expected = app.message_sizes.size([name.as_str()], app.most_bytes());
+    in_flight.grow(expected.saturating_mul(READ_AND_ENCODED)).await?;
     let letter = app.provider.get_dead_letter(queue, id, Deadline::default()).await?;
     in_flight.correct(expected, expected.max(bytes(&letter)));
-    app.portions.saw([(name.as_str(), bytes(&letter))]);
+    app.message_sizes.record([(name.as_str(), bytes(&letter))]);
     Ok(letter)
 }
 
-/// As many dead letters of a store's selection as are wanted, or as fit into an answer.
+/// Returns the requested number of selected dead letters, or as many as fit into an answer.
 async fn page_of(
     app: &App,
     queue: &QueueName,
     wanted: DeadLetterQuery,
     in_flight: &InFlight,
 ) -> Result<DeadLetterPage, ApiError> {
-    let ask = async |limit: usize, after: Option<DeadLetterCursor>| {
+    let read_page = async |limit: usize, after: Option<DeadLetterCursor>| {
         let query = DeadLetterQuery { limit, after, ..wanted.clone() };
-        ask(app, queue, &query, in_flight).await
+        read_page(app, queue, &query, in_flight).await
     };
     let name = queue.dead_letters();
-    let (mut letters, mut room, mut after) = (Vec::new(), Room::default(), wanted.after.clone());
+    let (mut letters, mut space, mut after) = (Vec::new(), AnswerSpace::default(), wanted.after.clone());
     loop {
-        let portion = app.portions.rows_to_look_at(name.as_str(), wanted.limit - letters.len(), app.most_bytes());
-        let mut page = ask(portion, after.clone()).await?;
-        if !room.take(&mut page.letters, bytes).is_empty() {
-            // A cursor stands at the end of a page, so this one ends where the answer does.
+        let chunk = app.message_sizes.rows_to_read(name.as_str(), wanted.limit - letters.len(), app.most_bytes());
+        let mut page = read_page(chunk, after.clone()).await?;
+        if !space.take(&mut page.letters, bytes).is_empty() {
+            // A cursor points to the end of a page, so the page is read again up to the end of the answer.
             match page.letters.len() {
                 0 => return Ok(DeadLetterPage { letters, next: after }),
-                fits => page = ask(fits, after).await?,
+                fits => page = read_page(fits, after).await?,
             }
             letters.append(&mut page.letters);
             return Ok(DeadLetterPage { letters, next: page.next });
         }
         letters.append(&mut page.letters);
-        if page.next.is_none() || letters.len() >= wanted.limit || room.is_full() {
+        if page.next.is_none() || letters.len() >= wanted.limit || space.is_full() {
             return Ok(DeadLetterPage { letters, next: page.next });
         }
         after = page.next;
@@ -146,7 +146,7 @@ fn size(letters: &[DeadLetter]) -> usize {
     letters.iter().map(bytes).sum()
 }
 
-/// Pages of a queue's dead letters, one after the other.
+/// Reads a queue's dead letters page by page.
 struct Pages<'a> {
     app: &'a App,
     queue: &'a QueueName,
@@ -164,10 +164,10 @@ impl<'a> Pages<'a> {
         after: Option<DeadLetterCursor>,
         in_flight: &'a InFlight,
     ) -> Self {
-        Self { app, queue, in_flight, query: DeadLetterQuery { selection, limit: PORTION, after }, is_over: false }
+        Self { app, queue, in_flight, query: DeadLetterQuery { selection, limit: PAGE, after }, is_over: false }
     }
 
-    fn goes_on(&mut self, next: Option<DeadLetterCursor>) {
+    fn set_next(&mut self, next: Option<DeadLetterCursor>) {
         match next {
             Some(next) => self.query.after = Some(next),
             None => self.is_over = true,
@@ -181,7 +181,7 @@ impl<'a> Pages<'a> {
         let provider = &self.app.provider;
         let page = provider.list_dead_letter_summaries(self.queue, &self.query, Deadline::default()).await?;
         let DeadLetterSummaryPage { summaries, next } = page;
-        self.goes_on(next);
+        self.set_next(next);
         Ok(Some(summaries))
     }
 
@@ -190,26 +190,26 @@ impl<'a> Pages<'a> {
             return Ok(None);
         }
         let name = self.queue.dead_letters();
-        self.query.limit = self.app.portions.rows_to_look_at(name.as_str(), PORTION, self.app.most_bytes());
-        let page = ask(self.app, self.queue, &self.query, self.in_flight).await?;
-        self.goes_on(page.next);
+        self.query.limit = self.app.message_sizes.rows_to_read(name.as_str(), PAGE, self.app.most_bytes());
+        let page = read_page(self.app, self.queue, &self.query, self.in_flight).await?;
+        self.set_next(page.next);
         Ok(Some(page.letters))
     }
 
-    /// Where the next page begins; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     fn next(&self) -> Option<DeadLetterCursor> {
         self.query.after.clone().filter(|_| !self.is_over)
     }
 }
 
-/// A place between two dead letters: behind so many of the page that begins after a cursor.
-struct Place {
+/// A position in the dead letters: a number of rows after the cursor of a page.
+struct Position {
     page: Option<DeadLetterCursor>,
     passed: usize,
 }
 
-impl Place {
-    /// The cursor of the place; `None` at the end of the dead letters.
+impl Position {
+    /// Returns the cursor of the position; `None` at the end of the dead letters.
     async fn cursor(
         self,
         app: &App,
@@ -224,7 +224,7 @@ impl Place {
     }
 }
 
-/// A page of the dead letters that a filter leaves.
+/// Returns a page of the dead letters that match a filter.
 pub(super) async fn find(
     app: &App,
     queue: &QueueName,
@@ -251,21 +251,21 @@ async fn find_by_summaries(
     in_flight: &InFlight,
 ) -> Result<DeadLetterPage, ApiError> {
     let mut pages = Pages::new(app, queue, filter.selection(), after, in_flight);
-    let mut found: Vec<(MessageId, Place)> = Vec::new();
-    let mut looked_at = 0;
+    let mut found: Vec<(MessageId, Position)> = Vec::new();
+    let mut searched = 0;
     'search: loop {
         let page = pages.query.after.clone();
         let Some(summaries) = pages.summaries().await? else { break };
-        looked_at += summaries.len();
+        searched += summaries.len();
         for (at, summary) in summaries.iter().enumerate() {
             if filter.includes_summary(summary) {
-                found.push((summary.id, Place { page: page.clone(), passed: at + 1 }));
+                found.push((summary.id, Position { page: page.clone(), passed: at + 1 }));
                 if found.len() == limit {
                     break 'search;
                 }
             }
         }
-        if looked_at >= MOST_SUMMARIES {
+        if searched >= MAX_SUMMARIES {
             break;
         }
     }
@@ -277,7 +277,7 @@ async fn find_by_summaries(
     let selection = DeadLetterSelection::Ids(ids);
     let read = page_of(app, queue, DeadLetterQuery { selection, limit, after: None }, in_flight).await?;
     let end = match read.next {
-        // Not all of them fit into the answer.
+        // Not all matches fit into the answer.
         Some(_) => read.letters.last().and_then(|last| found.iter().position(|(id, _)| *id == last.id)),
         None => is_full.then(|| found.len() - 1),
     };
@@ -297,23 +297,23 @@ async fn find_whole(
     in_flight: &InFlight,
 ) -> Result<DeadLetterPage, ApiError> {
     let mut pages = Pages::new(app, queue, filter.selection(), after, in_flight);
-    let (mut letters, mut room, mut looked_at) = (Vec::new(), Room::default(), 0);
-    while looked_at < MOST_WHOLE {
+    let (mut letters, mut space, mut searched) = (Vec::new(), AnswerSpace::default(), 0);
+    while searched < MAX_WHOLE {
         let page = pages.query.after.clone();
         let Some(whole) = pages.letters().await? else { break };
-        looked_at += whole.len();
+        searched += whole.len();
         let (read, kept) = (size(&whole), size(&letters));
         for (at, letter) in whole.into_iter().enumerate() {
             if !filter.includes(&letter) {
                 continue;
             }
             let mut one = vec![letter];
-            let is_left_over = !room.take(&mut one, bytes).is_empty();
+            let is_left_over = !space.take(&mut one, bytes).is_empty();
             letters.append(&mut one);
             if is_left_over || letters.len() == limit {
                 let passed = if is_left_over { at } else { at + 1 };
                 in_flight.correct(read, size(&letters) - kept);
-                let next = Place { page, passed }.cursor(app, queue, filter.selection()).await?;
+                let next = Position { page, passed }.cursor(app, queue, filter.selection()).await?;
                 return Ok(DeadLetterPage { letters, next });
             }
         }
@@ -322,21 +322,21 @@ async fn find_whole(
     Ok(DeadLetterPage { letters, next: pages.next() })
 }
 
-/// Calls `see` with the summary of every dead letter of a selection, up to `most` and until `end`. Answers how many there
-/// were, and whether those were all.
-pub(super) async fn each_summary(
+/// Calls `visit` with the summaries of the selected dead letters, up to `most` and until `end`. Returns their number, and
+/// whether those are all.
+pub(super) async fn for_each_summary(
     app: &App,
     queue: &QueueName,
     selection: DeadLetterSelection,
     (most, end): (usize, Option<Instant>),
     in_flight: &InFlight,
-    mut see: impl FnMut(DeadLetterSummary),
+    mut visit: impl FnMut(DeadLetterSummary),
 ) -> Result<(usize, bool), ApiError> {
     let mut pages = Pages::new(app, queue, selection, None, in_flight);
     let mut seen = 0;
     while let Some(summaries) = pages.summaries().await? {
         seen += summaries.len();
-        summaries.into_iter().for_each(&mut see);
+        summaries.into_iter().for_each(&mut visit);
         if pages.is_over {
             break;
         }
@@ -347,7 +347,7 @@ pub(super) async fn each_summary(
     Ok((seen, true))
 }
 
-/// The ids of all dead letters that a filter leaves.
+/// Returns the ids of all dead letters that match a filter.
 pub(super) async fn matching(
     app: &App,
     queue: &QueueName,
@@ -367,12 +367,12 @@ pub(super) async fn matching(
         }
         return Ok(ids);
     }
-    let see = |summary: DeadLetterSummary| {
+    let visit = |summary: DeadLetterSummary| {
         if filter.includes_summary(&summary) {
             ids.push(summary.id);
         }
     };
-    each_summary(app, queue, filter.selection(), (usize::MAX, None), in_flight, see).await?;
+    for_each_summary(app, queue, filter.selection(), (usize::MAX, None), in_flight, visit).await?;
     Ok(ids)
 }
 
@@ -385,26 +385,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_that_is_looked_for_everywhere_is_short() {
+    fn a_search_text_is_bounded() {
         let filter = |length: usize| DeadLetterFilter { text: Some("x".repeat(length)), ..DeadLetterFilter::default() };
         assert!(check(filter(LONGEST_TEXT)).is_ok());
         let refused = format!("{:?}", check(filter(LONGEST_TEXT + 1)).unwrap_err());
-        assert!(refused.contains("filter 'text' has 1025 bytes; look for at most 1024"), "{refused}");
+        assert!(refused.contains("filter 'text' has 1025 bytes; use at most 1024"), "{refused}");
     }
 
     #[tokio::test]
-    async fn a_page_of_summaries_has_no_fewer_rows_because_letters_may_be_large() {
-        let (app, _folder) = crate::app::example().await;
+    async fn pages_of_summaries_do_not_shrink_for_large_dead_letters() {
+        let (app, _folder) = crate::app::test_app().await;
         let (queue, until) = (QueueName::new("orders").unwrap(), Deadline::after(Duration::from_secs(60)));
-        let messages = (0..PORTION + 1).map(|_| Message::new("a")).collect();
+        let messages = (0..PAGE + 1).map(|_| Message::new("a")).collect();
         app.provider.send_batch(&queue, messages, until).await.unwrap();
         loop {
             let got = app.provider.receive_messages(&queue, &ReceiveOptions::batch(1000), until).await.unwrap();
             if got.is_empty() {
                 break;
             }
-            let bury = |message| Settlement::nack(message, Nack::dead_letter("rejected"));
-            app.provider.settle(got.into_iter().map(bury).collect(), until).await.unwrap();
+            let dead_letter = |message| Settlement::nack(message, Nack::dead_letter("rejected"));
+            app.provider.settle(got.into_iter().map(dead_letter).collect(), until).await.unwrap();
         }
         let in_flight = InFlight::new(&app.budget, &"anna".into());
         let mut pages = Pages::new(&app, &queue, DeadLetterSelection::All, None, &in_flight);
@@ -412,6 +412,6 @@ mod tests {
         while let Some(page) = pages.summaries().await.unwrap() {
             rows.push(page.len());
         }
-        assert_eq!(rows, [PORTION, 1]);
+        assert_eq!(rows, [PAGE, 1]);
     }
 }

@@ -1,4 +1,4 @@
-//! For whoever watches over the server: is it alive, is it ready, what has it counted.
+//! Liveness, readiness and metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::access::Caller;
 use crate::api::schemas::named;
 use crate::api::{ApiError, Content, Need, Route, Verb, answer, answer_with};
 use crate::app::App;
-use crate::leases::to_its_end;
-use crate::meter::plain;
+use crate::leases::run_to_completion;
+use crate::metrics::to_text_format;
 
-/// The formats of metrics: the older one, which every scraper reads, and the one that is asked for by its name.
+/// Content types of metrics: the text format 0.0.4, which every scraper reads, and OpenMetrics on request.
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Whether a scraper would rather have OpenMetrics.
+/// Whether a scraper prefers OpenMetrics.
 fn wants_open_metrics(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
     let (mut open, mut plain) = (0.0_f32, 0.0_f32);
@@ -43,22 +43,22 @@ fn wants_open_metrics(headers: &HeaderMap) -> bool {
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Operations";
     vec![
-        Route::new((Verb::Get, "/healthz"), (GROUP, "isAlive"), Need::Unasked, "Whether the server runs.", alive)
-            .answers(200, "It does", Content::Json(named("Status"))),
+        Route::new((Verb::Get, "/healthz"), (GROUP, "isAlive"), Need::Unidentified, "Whether the server runs.", alive)
+            .answers(200, "It runs", Content::Json(named("Status"))),
         Route::new(
             (Verb::Get, "/readyz"),
             (GROUP, "isReady"),
-            Need::Unasked,
-            "Whether the server can be sent requests: its store answers, and it is not stopping.",
+            Need::Unidentified,
+            "Whether the server is ready for requests: its store answers, and it is not stopping.",
             ready,
         )
-        .answers(200, "It can", Content::Json(named("Status")))
-        .answers(503, "It can not", Content::Json(named("Status"))),
+        .answers(200, "It is ready", Content::Json(named("Status")))
+        .answers(503, "It is not ready", Content::Json(named("Status"))),
         Route::new(
             (Verb::Get, "/metrics"),
             (GROUP, "getMetrics"),
             READ,
-            "What the server has counted, for Prometheus; as OpenMetrics if 'Accept' asks for it.",
+            "Metrics for Prometheus; as OpenMetrics if 'Accept' prefers it.",
             metrics,
         )
         .answers(200, "The metrics", Content::Other(PLAIN)),
@@ -74,24 +74,24 @@ async fn ready(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
         return answer_with(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "stopping" }));
     }
     let own = app.clone();
-    let is_up = to_its_end(&app, async move { own.readiness.is_up(&*own.provider).await }).await;
+    let is_up = run_to_completion(&app, async move { own.readiness.is_up(&*own.provider).await }).await;
     match is_up.unwrap_or(false) {
         true => answer(&json!({ "status": "ok" })),
-        // Anybody may ask; only that it is away is for everybody.
+        // The route needs no token, so it does not return the store's error.
         false => {
-            let why = "the store does not answer; the server's log says more";
+            let why = "the store does not answer; see the server's log";
             answer_with(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "store_unreachable", "why": why }))
         }
     }
 }
 
-/// How long the tasks that were counted for one scrape are shown to others.
-const COUNTED_FOR: Duration = Duration::from_secs(5);
+/// Time for which a count of tasks is reused by further scrapes.
+const COUNT_LIFE: Duration = Duration::from_secs(5);
 
-/// How long a scrape waits for the count. Prometheus gives up after ten seconds.
+/// Time-out of the count. Prometheus itself gives up after ten seconds.
 const COUNT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Has the meter show how many tasks there are. Without an answer of the store it shows none.
+/// Updates the gauge of tasks; removes it if the store does not answer.
 async fn count_tasks(app: &App) {
     let mut again = app.count_tasks_again.lock().await;
     let began = Instant::now();
@@ -101,24 +101,24 @@ async fn count_tasks(app: &App) {
     let deadline = Deadline::after(COUNT_LIMIT);
     let late = MessagingError::DeadlineExceeded { operation: "count tasks" };
     match deadline.limit(app.client().store().counts(deadline)).await.unwrap_or(Err(late)) {
-        Ok(counts) => app.meter.tasks_counted(&counts),
+        Ok(counts) => app.metrics.set_task_counts(&counts),
         Err(error) => {
-            tracing::warn!(%error, "the tasks could not be counted; the metrics are without them");
-            app.meter.tasks_counted(&[]);
+            tracing::warn!(%error, "tasks could not be counted; the metrics do not contain them");
+            app.metrics.set_task_counts(&[]);
         }
     }
-    // A store that takes long to count is not asked all the time.
-    *again = Some(Instant::now() + COUNTED_FOR.max(began.elapsed() * 4));
+    // A slow count is repeated less often.
+    *again = Some(Instant::now() + COUNT_LIFE.max(began.elapsed() * 4));
 }
 
 async fn metrics(State(app): State<Arc<App>>, caller: Caller, headers: HeaderMap) -> Result<Response, ApiError> {
-    // They name queues.
+    // Metrics contain the names of all queues.
     caller.check_everywhere()?;
     count_tasks(&app).await;
-    let text = app.meter.text();
+    let text = app.metrics.text();
     let (name, text) = match wants_open_metrics(&headers) {
         true => (OPEN_METRICS, text),
-        false => (PLAIN, plain(&text)),
+        false => (PLAIN, to_text_format(&text)),
     };
     let mut response = text.into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(name));
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_format_is_the_one_that_is_asked_for() {
+    fn the_format_is_the_preferred_one() {
         for (accept, is_open) in [
             ("", false),
             ("*/*", false),

@@ -1,4 +1,4 @@
-//! Jobs: how far they are, and ending them.
+//! Jobs: progress and cancellation.
 
 use std::sync::Arc;
 
@@ -19,30 +19,30 @@ pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::new((Verb::Get, "/v1/jobs"), (GROUP, "listJobs"), READ, "The jobs of this server, newest first.", list)
             .answers(200, "The jobs", Content::Json(only("jobs", listed(named("Job"))))),
-        Route::new((Verb::Get, "/v1/jobs/{id}"), (GROUP, "getJob"), READ, "How far a job is.", get).answers(
+        Route::new((Verb::Get, "/v1/jobs/{id}"), (GROUP, "getJob"), READ, "A job and its progress.", get).answers(
             200,
-            "It",
+            "The job",
             Content::Json(named("Job")),
         ),
         Route::new(
             (Verb::Delete, "/v1/jobs/{id}"),
             (GROUP, "cancelJob"),
             OPERATE,
-            "Ends a job. What it has done stays done.",
+            "Cancels a job. Completed rows are not undone.",
             cancel,
         )
-        .answers(200, "It", Content::Json(named("Job"))),
+        .answers(200, "The canceled job", Content::Json(named("Job"))),
     ]
 }
 
 async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
-    let jobs = app.jobs.list().into_iter().filter(|job| job.is_for(&caller));
+    let jobs = app.jobs.list().into_iter().filter(|job| job.is_visible_to(&caller));
     answer(&Jobs { jobs: jobs.map(|job| job.view()).collect() })
 }
 
 fn find(app: &App, caller: &Caller, id: &str) -> Result<Job, ApiError> {
-    let job = id.parse().ok().and_then(|id| app.jobs.find(id)).filter(|job| job.is_for(caller));
-    job.ok_or_else(|| ApiError::not_found("there is no such job; this server forgets them after some time"))
+    let job = id.parse().ok().and_then(|id| app.jobs.find(id)).filter(|job| job.is_visible_to(caller));
+    job.ok_or_else(|| ApiError::not_found("no such job; the server lists recent jobs only, see GET /v1/jobs"))
 }
 
 async fn get(State(app): State<Arc<App>>, caller: Caller, IdPath(id): IdPath) -> Result<Response, ApiError> {
@@ -51,9 +51,9 @@ async fn get(State(app): State<Arc<App>>, caller: Caller, IdPath(id): IdPath) ->
 
 async fn cancel(State(app): State<Arc<App>>, caller: Caller, IdPath(id): IdPath) -> Result<Response, ApiError> {
     let job = find(&app, &caller, &id)?;
-    let deed = app.audit.begin(&caller, "cancel_job", &id, json!({})).await?;
+    let audited = app.audit.begin(&caller, "cancel_job", &id, json!({})).await?;
     job.stop.cancel();
     job.ended().await;
-    app.audit.done(deed, json!(job.view().state)).await;
+    app.audit.finish(audited, json!(job.view().state)).await;
     answer(&job.view())
 }

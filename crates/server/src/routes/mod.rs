@@ -1,8 +1,9 @@
-//! Every route, and the router that is made from them.
+//! The route table, and the router made from it.
 
 mod archive;
 mod assets;
 mod bulk_tasks;
+mod claim_tasks;
 mod create_tasks;
 mod dead_letters;
 mod events;
@@ -21,7 +22,6 @@ mod store;
 mod tasks;
 mod times;
 mod waiting;
-mod work_on_tasks;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -34,26 +34,26 @@ use axum::response::Response;
 use futures_util::FutureExt;
 use postrider::MessagingError;
 
-use crate::access::{Guarding, Role, guard};
+use crate::access::{GuardedRoute, Role, guard};
 use crate::api::{self, ApiError, Code, Need, Route, Verb};
 use crate::app::App;
-use crate::leases::to_its_end;
-use crate::{edge, repeat};
+use crate::leases::run_to_completion;
+use crate::{edge, idempotency};
 
-/// Whoever has the role.
+/// Routes that require one role.
 pub(crate) const READ: Need = Need::OneOf(&[Role::Read]);
 pub(crate) const PRODUCE: Need = Need::OneOf(&[Role::Produce]);
 pub(crate) const CONSUME: Need = Need::OneOf(&[Role::Consume]);
 pub(crate) const OPERATE: Need = Need::OneOf(&[Role::Operate]);
 pub(crate) const ADMIN: Need = Need::OneOf(&[Role::Admin]);
 
-/// Whoever has any: what every client must know of the store and of a queue that its token is for.
+/// Routes that every client needs.
 pub(crate) const ANY_ROLE: Need = Need::OneOf(&[Role::Read, Role::Produce, Role::Consume]);
 
-/// Whoever uses queues, from either end.
+/// Routes for senders and receivers.
 pub(crate) const EITHER_END: Need = Need::OneOf(&[Role::Produce, Role::Consume]);
 
-/// All routes of the API, in the order in which they are described.
+/// All routes of the API, in the order of the reference.
 pub(crate) fn all() -> Vec<Route> {
     [
         messages::routes(),
@@ -68,7 +68,7 @@ pub(crate) fn all() -> Vec<Route> {
         create_tasks::routes(),
         tasks::routes(),
         bulk_tasks::routes(),
-        work_on_tasks::routes(),
+        claim_tasks::routes(),
         schedules::routes(),
         times::routes(),
         people::routes(),
@@ -79,58 +79,58 @@ pub(crate) fn all() -> Vec<Route> {
     .concat()
 }
 
-/// The whole server, but for its socket.
+/// Returns the router with all middleware.
 pub(crate) fn router(app: &Arc<App>) -> Router {
     let routes = all();
     let document = api::document(&routes);
     let reference = api::page(&routes, &document);
     let mut router = Router::new();
     for route in routes {
-        let guarding = Guarding {
+        let guarded = GuardedRoute {
             need: route.need,
             verb: route.verb,
             parameters: route.parameters.iter().map(|parameter| parameter.name).collect(),
         };
         let mut handler = route.handler;
         if route.is_repeatable {
-            handler = handler.layer(from_fn_with_state(app.clone(), repeat::once));
+            handler = handler.layer(from_fn_with_state(app.clone(), idempotency::idempotent));
         }
         if route.verb != Verb::Get && [OPERATE, ADMIN].contains(&route.need) {
-            handler = handler.layer(from_fn_with_state(app.clone(), whole));
+            handler = handler.layer(from_fn_with_state(app.clone(), run_audited));
         }
-        // The last layer is the first that a request meets.
-        handler = handler.layer(from_fn_with_state((app.clone(), guarding), guard));
+        // The layer added last runs first.
+        handler = handler.layer(from_fn_with_state((app.clone(), guarded), guard));
         router = router.route(route.path, handler);
     }
     let router = assets::add(router, &document, reference)
-        .fallback(|| async { ApiError::not_found("there is nothing at this path; /reference has all that there is") })
+        .fallback(|| async { ApiError::not_found("no such path; see /reference") })
         .method_not_allowed_fallback(|| async {
-            ApiError::new(Code::MethodNotAllowed, "this path has other methods; /reference has all that there are")
+            ApiError::new(Code::MethodNotAllowed, "this path has other methods; see /reference")
         });
-    router.layer(from_fn(no_trailing_panic)).layer(from_fn_with_state(app.clone(), edge::frame)).with_state(app.clone())
+    router.layer(from_fn(catch_panic)).layer(from_fn_with_state(app.clone(), edge::outermost)).with_state(app.clone())
 }
 
-const FAILED: &str = "the server failed at this request; its log says more";
+const FAILED: &str = "the server failed at this request; see its log";
 
-/// Carries out what the audit log knows of to its end, also when the client leaves meanwhile: the log shall say what came
-/// of it.
-async fn whole(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
-    to_its_end(&app, async move { next.run(request).await }).await.ok_or_else(|| outcome_unknown(FAILED))
+/// Runs an audited request to completion even if the client leaves, so that the log gets its outcome.
+async fn run_audited(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
+    run_to_completion(&app, async move { next.run(request).await }).await.ok_or_else(|| outcome_unknown(FAILED))
 }
 
-/// Nobody knows what a request has done.
+/// Returns the error of a request with an unknown outcome.
 fn outcome_unknown(why: &'static str) -> ApiError {
     let why: Box<dyn std::error::Error + Send + Sync> = why.into();
     MessagingError::OutcomeUnknown { operation: "the request", ids: Vec::new(), source: Some(why.into()) }.into()
 }
 
-/// A panic of a handler is the failure of one request. What it had done by then nobody knows.
-async fn no_trailing_panic(request: Request, next: Next) -> Result<Response, ApiError> {
-    let only_looks = matches!(*request.method(), Method::GET | Method::HEAD);
+/// Turns a panic of a handler into an error answer; the outcome of a request that may have changed something is
+/// unknown.
+async fn catch_panic(request: Request, next: Next) -> Result<Response, ApiError> {
+    let is_read_only = matches!(*request.method(), Method::GET | Method::HEAD);
     let run = AssertUnwindSafe(next.run(request)).catch_unwind();
     run.await.map_err(|_| {
         tracing::error!("a request made the server panic");
-        if only_looks {
+        if is_read_only {
             return ApiError::new(Code::InternalError, FAILED);
         }
         outcome_unknown(FAILED)
@@ -150,14 +150,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn after_a_panic_nobody_is_told_that_nothing_was_done() {
+    async fn after_a_panic_the_outcome_of_a_change_is_unknown() {
         async fn fails() -> Response {
             panic!("on purpose")
         }
         let router = Router::new()
             .route("/fails", any(fails))
             .route("/goes", any(|| async { "well".into_response() }))
-            .layer(from_fn(no_trailing_panic));
+            .layer(from_fn(catch_panic));
         let ask = async |method: Method, path: &str| {
             let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
             let response = router.clone().oneshot(request).await.unwrap();
@@ -176,25 +176,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_audited_is_carried_out_to_its_end_when_its_client_leaves() {
-        let (app, _folder) = crate::app::example().await;
+    async fn audited_requests_run_to_completion_when_their_client_leaves() {
+        let (app, _folder) = crate::app::test_app().await;
         let (is_begun, end, is_done) =
             (Arc::new(Notify::new()), Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
-        let (told, awaited, done) = (is_begun.clone(), end.clone(), is_done.clone());
+        let (begun, awaited, done) = (is_begun.clone(), end.clone(), is_done.clone());
         let handler = move || async move {
-            told.notify_one();
+            begun.notify_one();
             awaited.notified().await;
             done.store(true, Ordering::Relaxed);
         };
-        let router = Router::new().route("/", any(handler)).layer(from_fn_with_state(app.clone(), whole));
+        let router = Router::new().route("/", any(handler)).layer(from_fn_with_state(app.clone(), run_audited));
         let request = Request::builder().method(Method::POST).uri("/").body(Body::empty()).unwrap();
         tokio::select! {
             _ = router.oneshot(request) => panic!("it waits"),
             () = is_begun.notified() => {}
         }
         end.notify_one();
-        app.begun.close();
-        app.begun.wait().await;
+        app.background.close();
+        app.background.wait().await;
         assert!(is_done.load(Ordering::Relaxed));
     }
 }

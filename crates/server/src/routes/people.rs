@@ -1,4 +1,4 @@
-//! People and workers: who is there, who they are, what they did, and their tokens.
+//! Workers, sessions, the audit log and tokens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use crate::api::{
 use crate::app::App;
 use crate::edge::Peer;
 
-const MOST_LISTED: usize = 1000;
+const MAX_LISTED: usize = 1000;
 
-/// So many running tasks are looked at for their workers.
-const MOST_RUNNING: usize = 1000;
+/// Upper bound of the running tasks that are read for their workers.
+const MAX_RUNNING: usize = 1000;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "People and workers";
@@ -35,7 +35,7 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Get, "/v1/workers"),
             (GROUP, "listWorkers"),
             READ,
-            "Who receives over HTTP or works on tasks, when they were last heard of, and what they hold.",
+            "Workers that receive over HTTP or run tasks, with their last activity and their leases.",
             workers,
         )
         .answers(200, "The workers", Content::Json(only("workers", listed(named("Worker"))))),
@@ -43,39 +43,39 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Get, "/v1/session"),
             (GROUP, "getSession"),
             Need::Nothing,
-            "Who the caller is, and what they may do.",
+            "The caller, and what it may do.",
             session,
         )
-        .answers(200, "It", Content::Json(named("Session"))),
+        .answers(200, "The session", Content::Json(named("Session"))),
         Route::new(
             (Verb::Post, "/v1/session"),
             (GROUP, "logIn"),
             Need::Nothing,
-            "Begins a session with a token, for browsers: the answer has a cookie.",
+            "Begins a session with a token, for browsers: the answer sets a cookie.",
             log_in,
         )
         .takes(named("NewSession"))
         .answers(204, "The session has begun", Content::Nothing),
         Route::new((Verb::Delete, "/v1/session"), (GROUP, "logOut"), Need::Nothing, "Ends the session.", log_out)
-            .answers(204, "The session is over", Content::Nothing),
+            .answers(204, "The session has ended", Content::Nothing),
         Route::new(
             (Verb::Get, "/v1/audit"),
             (GROUP, "listAudit"),
             OPERATE,
-            "What was done that changes or removes things, by whom, and what came of it; newest first.",
+            "Actions that changed or removed something, with caller and outcome; newest first.",
             audit,
         )
-        .parameter("limit", limit(MOST_LISTED), "At most so many; 100 unless told otherwise")
-        .parameter("after", text(), "The 'next' of the page before")
+        .parameter("limit", limit(MAX_LISTED), "Rows of the page; default 100")
+        .parameter("after", text(), "'next' of the previous page")
         .answers(200, "A page of entries", Content::Json(page("entries", named("AuditEntry")))),
-        Route::new((Verb::Get, "/v1/tokens"), (GROUP, "listTokens"), ADMIN, "Every token, but for its secret.", tokens)
+        Route::new((Verb::Get, "/v1/tokens"), (GROUP, "listTokens"), ADMIN, "All tokens, without their secrets.", tokens)
             .answers(200, "The tokens", Content::Json(only("tokens", listed(named("Token"))))),
         Route::new(
             (Verb::Post, "/v1/tokens"),
             (GROUP, "createToken"),
             ADMIN,
-            "Makes a token. Its text is in this answer and nowhere else. The first one closes an open server, and must \
-             have the role admin.",
+            "Creates a token. Its text is in this answer only. The first token closes an open server, and must have the role \
+             admin.",
             create_token,
         )
         .takes(named("NewToken"))
@@ -84,15 +84,15 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Delete, "/v1/tokens/{id}"),
             (GROUP, "revokeToken"),
             ADMIN,
-            "Takes a token back. After the last one with the role admin, only `postrider token create` on the server's \
-             state makes others.",
+            "Revokes a token. After the last one with the role admin, only `postrider token create` on the server's state \
+             creates others.",
             revoke_token,
         )
-        .answers(204, "It is worth nothing any more, within a second", Content::Nothing),
+        .answers(204, "The token is invalid within a second", Content::Nothing),
     ]
 }
 
-/// A worker of tasks, as the store knows it.
+/// A task worker, as recorded in the store.
 #[derive(Debug)]
 struct TaskWorker {
     queues: Vec<QueueName>,
@@ -118,7 +118,7 @@ async fn workers(State(app): State<Arc<App>>, caller: Caller) -> Result<Response
         })
         .collect();
     let filter = TaskFilter { states: vec![TaskState::Processing], ..TaskFilter::default() };
-    let query = TaskQuery { filter, limit: MOST_RUNNING, after: None };
+    let query = TaskQuery { filter, limit: MAX_RUNNING, after: None };
     let running = app.visible_tasks(&caller, &query).await?;
     let (routes, now) = (app.client().store().routes().clone(), Timestamp::now());
     let mut of_tasks: BTreeMap<String, TaskWorker> = BTreeMap::new();
@@ -133,13 +133,13 @@ async fn workers(State(app): State<Arc<App>>, caller: Caller) -> Result<Response
         });
         worker.in_flight += 1;
         worker.first = worker.first.min(began);
-        // A lease is renewed when a third of it is over, so the last sign of life is not known better than that.
+        // The store records no heartbeat times, so the start of the task is the last known activity.
         worker.last = worker.last.max(began);
         if !worker.queues.contains(&queue) {
             worker.queues.push(queue);
         }
     }
-    // What workers of tasks hold is known to the store, also of those that use it without this server.
+    // The store has the leases of all task workers, also of those that do not use this server.
     for worker in all.iter_mut().filter(|worker| worker.kind == WorkerKind::Task) {
         let Some(held) = of_tasks.remove(&worker.name) else { continue };
         worker.in_flight = held.in_flight;
@@ -159,7 +159,7 @@ async fn workers(State(app): State<Arc<App>>, caller: Caller) -> Result<Response
         waiting: false,
         first_seen_at: worker.first,
         last_seen_at: worker.last,
-        // Each of them works on something.
+        // Each of them runs a task.
         idle_seconds: 0.0,
     }));
     answer(&Workers { workers: all })
@@ -174,7 +174,7 @@ async fn session(State(app): State<Arc<App>>, caller: Caller) -> Result<Response
         name: is_known.then(|| caller.name.to_string()),
         roles: caller.roles.to_vec(),
         queues,
-        // Where messages are kept is for those who are let in.
+        // Provider and store are shown to identified callers only.
         provider: is_known.then(|| app.provider.provider_name().to_owned()),
         store: is_known.then(|| app.context.config.url().to_string()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -203,9 +203,9 @@ async fn log_out(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Resp
 }
 
 async fn audit(State(app): State<Arc<App>>, caller: Caller, params: Params) -> Result<Response, ApiError> {
-    // An entry may be about any queue, and about tasks.
+    // Entries concern all queues.
     caller.check_everywhere()?;
-    let limit = params.limit(100, MOST_LISTED)?;
+    let limit = params.limit(100, MAX_LISTED)?;
     let (entries, next) = app.audit.list(limit, params.text("after")?.map(str::to_owned)).await?;
     answer(&AuditPage { entries, next })
 }
@@ -217,21 +217,21 @@ async fn tokens(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
 async fn create_token(
     State(app): State<Arc<App>>,
     caller: Caller,
-    JsonBody(asked): JsonBody<NewTokenRequest>,
+    JsonBody(request): JsonBody<NewTokenRequest>,
 ) -> Result<Response, ApiError> {
-    let new = NewToken::try_from(asked)?;
-    let made = app.access.tokens().create(new, &caller.name, Deadline::default()).await;
-    app.access.changed();
-    let (info, token) = made?;
+    let new = NewToken::try_from(request)?;
+    let created = app.access.tokens().create(new, &caller.name, Deadline::default()).await;
+    app.access.expire_cache();
+    let (info, token) = created?;
     answer_with(StatusCode::CREATED, &TokenText { token, info })
 }
 
 async fn revoke_token(State(app): State<Arc<App>>, caller: Caller, IdPath(id): IdPath) -> Result<Response, ApiError> {
-    let id = id.parse().map_err(|_| ApiError::malformed("the id of a token is a UUID; GET /v1/tokens has them"))?;
+    let id = id.parse().map_err(|_| ApiError::malformed("the id of a token is a UUID; see GET /v1/tokens"))?;
     let revoked = app.access.tokens().revoke(id, &caller.name, Deadline::default()).await;
-    app.access.changed();
+    app.access.expire_cache();
     match revoked? {
         true => Ok(no_content()),
-        false => Err(ApiError::not_found("there is no such token; GET /v1/tokens has those that are")),
+        false => Err(ApiError::not_found("no such token; see GET /v1/tokens")),
     }
 }

@@ -1,4 +1,4 @@
-//! Receiving: leases for clients, with a long poll.
+//! Receiving messages, with long polls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,25 +15,25 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::CONSUME;
-use super::settle::{MOST_SETTLED, rows, split};
+use super::settle::{MAX_SETTLED, rows, split};
 use crate::access::Caller;
 use crate::api::schemas::{list, named, only};
 use crate::api::{ApiError, Code, Content, JsonBody, QueuePath, Route, Verb};
 use crate::app::App;
 use crate::edge::Peer;
 use crate::in_flight::InFlight;
-use crate::leases::{self, Handover, Leased, to_its_end};
-use crate::portions::Room;
-use crate::workers::{Asks, Waiting, check_name};
+use crate::leases::{self, Handover, Leased, run_to_completion};
+use crate::row_sizes::AnswerSpace;
+use crate::workers::{OngoingRequest, WorkerRequest, check_name};
 
-/// A client that has left is noticed after so long.
-const SLICE: Duration = Duration::from_secs(1);
+/// Time after which a waiting request notices that its client has left.
+const CLAIM_WAIT: Duration = Duration::from_secs(1);
 
-/// So many messages are received with one request.
-const MOST_RECEIVED: usize = 1000;
+/// Upper bound of the messages of one request.
+const MAX_RECEIVED: usize = 1000;
 
-/// So many queues are looked at with one request.
-const MOST_QUEUES: usize = 100;
+/// Upper bound of the queues of one request.
+const MAX_QUEUES: usize = 100;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Receiving";
@@ -42,43 +42,43 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Post, "/v1/queues/{queue}/receive"),
             (GROUP, "receiveMessages"),
             CONSUME,
-            "Leases messages that are due, and waits for the first one if asked to. With an id, that message or none.",
+            "Leases due messages; with 'wait', waits for the first one. With 'id', that message or none.",
             receive,
         )
         .takes(named("Receive"))
         .answers(
             200,
-            "The messages; none when there is nothing",
+            "The messages; empty if none is due",
             Content::Json(only("messages", list(named("ReceivedMessage")))),
         ),
         Route::new(
             (Verb::Post, "/v1/receive"),
             (GROUP, "settleAndReceive"),
             CONSUME,
-            "Ends leases, then leases what is next of one or several queues: a worker's whole round in one request.",
+            "Settles messages, then receives from one or several queues: one request per round of a worker.",
             settle_and_receive,
         )
         .takes(named("ReceiveSeveral"))
         .answers(
             200,
-            "What became of the leases, and the new messages",
+            "The results of the settlements, and the received messages",
             Content::Json(named("SettledAndReceived")),
         ),
     ]
 }
 
-/// Whoever asks for messages.
+/// The receiver of a request.
 #[derive(Debug)]
-struct Asking<'a> {
+struct Receiver<'a> {
     app: &'a Arc<App>,
     peer: &'a Peer,
-    /// Whose token it is, or from where.
+    /// Key of the caller: id of the token, or the address.
     caller: Arc<str>,
     name: String,
     in_flight: InFlight,
 }
 
-impl<'a> Asking<'a> {
+impl<'a> Receiver<'a> {
     fn new(
         app: &'a Arc<App>,
         caller: &Caller,
@@ -91,12 +91,14 @@ impl<'a> Asking<'a> {
         Ok(Self { app, peer, caller: caller.key.clone(), name, in_flight })
     }
 
-    fn waiting(&self, queues: &[QueueName]) -> Waiting<'a> {
+    fn waiting(&self, queues: &[QueueName]) -> OngoingRequest<'a> {
         let (caller, address) = (&self.caller, &self.peer.address);
-        self.app.workers.asks(Asks { kind: WorkerKind::Http, caller, name: &self.name, address }, queues)
+        self.app
+            .workers
+            .begin_request(WorkerRequest { kind: WorkerKind::Http, caller, name: &self.name, address }, queues)
     }
 
-    /// Receives, standing in line while there is nothing.
+    /// Receives messages; waits with a claim permit while none is due.
     async fn receive(
         &self,
         queues: &[QueueName],
@@ -104,48 +106,48 @@ impl<'a> Asking<'a> {
         id: Option<postrider::MessageId>,
     ) -> Result<Leased, ApiError> {
         let app = self.app;
-        // Room is kept for what is looked for at once. A wait keeps none: it brings little at first.
-        let portion = match options.wait.is_zero() {
-            true => app.portion(queues, options.max, &Room::default()),
-            false => app.portion_to_wait_for(queues, options.max),
+        // Bytes are reserved for an immediate claim. A wait reserves none: its first claim is small.
+        let chunk = match options.wait.is_zero() {
+            true => app.chunk_rows(queues, options.max, &AnswerSpace::default()),
+            false => app.waiting_chunk_rows(queues, options.max),
         };
         let expected = match (id, options.wait.is_zero()) {
             (Some(_), _) => app.expected(queues, 1),
-            (None, true) => app.expected(queues, portion),
+            (None, true) => app.expected(queues, chunk),
             (None, false) => 0,
         };
         self.in_flight.grow(expected).await?;
         let waiting = self.waiting(queues);
         let until = Instant::now() + options.wait;
-        let place = match id.is_some() || options.wait.is_zero() {
+        let permit = match id.is_some() || options.wait.is_zero() {
             true => None,
             false => {
-                let place = tokio::select! {
-                    place = tokio::time::timeout_at(until, app.lines.place(queues)) => place.ok().flatten(),
+                let permit = tokio::select! {
+                    permit = tokio::time::timeout_at(until, app.claim_permits.acquire(queues)) => permit.ok().flatten(),
                     () = app.stop.cancelled() => None,
                 };
-                // Those at the head of the line have found nothing so far.
-                let Some(place) = place else { return Ok(Leased::new(Vec::new(), app)) };
-                Some(place)
+                // The holders of the permits have found nothing either.
+                let Some(permit) = permit else { return Ok(Leased::new(Vec::new(), app)) };
+                Some(permit)
             }
         };
-        // Cancelled when the client leaves.
+        // Cancelled if the client leaves.
         let left = CancellationToken::new();
         let _leaving = left.clone().drop_guard();
-        let (own, queues, asked, in_flight) = (app.clone(), queues.to_vec(), options.clone(), self.in_flight.clone());
-        let received = to_its_end(app, async move {
-            let _place = place;
+        let (own, queues, wanted, in_flight) = (app.clone(), queues.to_vec(), options.clone(), self.in_flight.clone());
+        let received = run_to_completion(app, async move {
+            let _permit = permit;
             let messages = match id {
                 Some(id) => {
-                    let asked = ReceiveOptions { wait: Duration::ZERO, ..asked };
-                    let found = own.provider.receive_by_id(&queues[0], id, &asked, Deadline::default()).await?;
+                    let wanted = ReceiveOptions { wait: Duration::ZERO, ..wanted };
+                    let found = own.provider.receive_by_id(&queues[0], id, &wanted, Deadline::default()).await?;
                     in_flight.correct(expected, found.iter().map(bytes).sum());
                     found.into_iter().collect()
                 }
                 None => {
-                    let first = ReceiveOptions { max: portion, ..asked.clone() };
-                    let first = wait_for(&own, &queues, &first, until, &left).await?;
-                    own.gather(&queues, &asked, first, Asked { rows: portion, expected }, &in_flight).await
+                    let first = ReceiveOptions { max: chunk, ..wanted.clone() };
+                    let first = claim_until(&own, &queues, &first, until, &left).await?;
+                    own.gather(&queues, &wanted, first, ClaimSize { rows: chunk, expected }, &in_flight).await
                 }
             };
             Ok(Leased::new(messages, &own))
@@ -154,11 +156,11 @@ impl<'a> Asking<'a> {
         let received: Result<Leased, MessagingError> = received.await.unwrap_or_else(|| Err(lost()));
         let leased = received?;
         let receipts: Vec<ReceiptHandle> = leased.messages.iter().map(|(_, _, receipt)| receipt.clone()).collect();
-        waiting.got(&receipts, options.visibility);
+        waiting.received(&receipts, options.visibility);
         Ok(leased)
     }
 
-    /// The messages as the client gets them, and the leases, which go back if it does not.
+    /// Returns the messages as JSON, and the handover of their leases.
     fn hand_over(&self, leased: Leased) -> Result<(Vec<Bytes>, Handover), ApiError> {
         let Leased { messages, handover } = leased;
         let mut pieces = Vec::with_capacity(messages.len());
@@ -171,10 +173,10 @@ impl<'a> Asking<'a> {
     }
 }
 
-impl Asking<'_> {
-    /// What became of leases that ended, and what was received.
+impl Receiver<'_> {
+    /// Returns the answer with results of settlements and received messages.
     fn answer(&self, settled: Vec<Row>, received: Result<Leased, ApiError>) -> Result<Response, ApiError> {
-        // Nothing was settled, so nothing is lost by a plain refusal.
+        // Without settlements the error is the whole answer.
         let (leased_messages, problem) = match received {
             Ok(leased) => (leased, None),
             Err(error) if settled.is_empty() => return Err(error),
@@ -196,9 +198,8 @@ impl Asking<'_> {
     }
 }
 
-/// Asks until there is something, the time is over, the client has left or the server stops. Each question is asked to its
-/// end.
-async fn wait_for(
+/// Claims until messages arrive, the time is over, the client has left or the server stops. No claim is aborted.
+async fn claim_until(
     app: &App,
     queues: &[QueueName],
     options: &ReceiveOptions,
@@ -206,8 +207,8 @@ async fn wait_for(
     left: &CancellationToken,
 ) -> Result<Vec<QueuedMessage>, MessagingError> {
     loop {
-        let wait = until.saturating_duration_since(Instant::now()).min(SLICE);
-        let messages = app.ask(queues, &ReceiveOptions { wait, ..options.clone() }).await?;
+        let wait = until.saturating_duration_since(Instant::now()).min(CLAIM_WAIT);
+        let messages = app.claim(queues, &ReceiveOptions { wait, ..options.clone() }).await?;
         let is_over = Instant::now() >= until || left.is_cancelled() || app.stop.is_cancelled();
         if !messages.is_empty() || is_over {
             return Ok(messages);
@@ -219,16 +220,20 @@ fn bytes(message: &QueuedMessage) -> usize {
     message.message.len() + message.envelope.headers.byte_len()
 }
 
-/// What a question to the store may bring.
+/// Expected result of a claim.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct ClaimSize {
     rows: usize,
-    /// Bytes that are kept room for.
+    /// Reserved bytes.
     expected: usize,
 }
 
 impl App {
-    async fn ask(&self, queues: &[QueueName], options: &ReceiveOptions) -> Result<Vec<QueuedMessage>, MessagingError> {
+    async fn claim(
+        &self,
+        queues: &[QueueName],
+        options: &ReceiveOptions,
+    ) -> Result<Vec<QueuedMessage>, MessagingError> {
         let deadline = Deadline::after(options.wait.saturating_add(Deadline::DEFAULT));
         match queues {
             [queue] => self.provider.receive_messages(queue, options, deadline).await,
@@ -236,53 +241,53 @@ impl App {
         }
     }
 
-    /// How many messages of those that are wanted are asked for at once.
-    fn portion(&self, queues: &[QueueName], wanted: usize, answer: &Room) -> usize {
-        self.portions.rows(queues.iter().map(QueueName::as_str), wanted, self.most_bytes(), answer)
+    /// Number of messages to claim next.
+    fn chunk_rows(&self, queues: &[QueueName], wanted: usize, answer: &AnswerSpace) -> usize {
+        self.message_sizes.rows_to_claim(queues.iter().map(QueueName::as_str), wanted, self.most_bytes(), answer)
     }
 
-    /// The same of a question that waits.
-    fn portion_to_wait_for(&self, queues: &[QueueName], wanted: usize) -> usize {
-        self.portions.rows_to_wait_for(queues.iter().map(QueueName::as_str), wanted, self.most_bytes())
+    /// The same for a claim that waits.
+    fn waiting_chunk_rows(&self, queues: &[QueueName], wanted: usize) -> usize {
+        self.message_sizes.rows_to_wait_for(queues.iter().map(QueueName::as_str), wanted, self.most_bytes())
     }
 
-    /// The bytes that so many messages are expected to have.
+    /// Expected bytes of a number of messages.
     fn expected(&self, queues: &[QueueName], rows: usize) -> usize {
-        rows.saturating_mul(self.portions.size(queues.iter().map(QueueName::as_str), self.most_bytes()))
+        rows.saturating_mul(self.message_sizes.size(queues.iter().map(QueueName::as_str), self.most_bytes()))
     }
 
-    /// Adds to the first portion, which was asked for so, until there are as many as are wanted, as fit into an answer or
-    /// as there are.
+    /// Claims more after the first chunk, until there are as many messages as requested, as fit into an answer or as
+    /// are due.
     async fn gather(
         self: &Arc<Self>,
         queues: &[QueueName],
         options: &ReceiveOptions,
         first: Vec<QueuedMessage>,
-        mut asked: Asked,
+        mut size: ClaimSize,
         in_flight: &InFlight,
     ) -> Vec<QueuedMessage> {
-        let (mut all, mut room, mut portion) = (Vec::new(), Room::default(), first);
+        let (mut all, mut space, mut chunk) = (Vec::new(), AnswerSpace::default(), first);
         loop {
-            let is_last = portion.len() < asked.rows;
-            in_flight.correct(asked.expected, portion.iter().map(bytes).sum());
-            self.portions.saw(portion.iter().map(|message| (message.envelope.queue.as_str(), bytes(message))));
-            let surplus = room.take(&mut portion, bytes);
-            let is_full = !surplus.is_empty() || room.is_full();
+            let is_last = chunk.len() < size.rows;
+            in_flight.correct(size.expected, chunk.iter().map(bytes).sum());
+            self.message_sizes.record(chunk.iter().map(|message| (message.envelope.queue.as_str(), bytes(message))));
+            let surplus = space.take(&mut chunk, bytes);
+            let is_full = !surplus.is_empty() || space.is_full();
             drop(Leased::new(surplus, self));
-            all.append(&mut portion);
+            all.append(&mut chunk);
             if is_last || is_full || all.len() >= options.max || self.stop.is_cancelled() {
                 return all;
             }
-            let rows = self.portion(queues, options.max - all.len(), &room);
-            asked = Asked { rows, expected: self.expected(queues, rows) };
-            if rows == 0 || !in_flight.try_grow(asked.expected) {
+            let rows = self.chunk_rows(queues, options.max - all.len(), &space);
+            size = ClaimSize { rows, expected: self.expected(queues, rows) };
+            if rows == 0 || !in_flight.try_grow(size.expected) {
                 return all;
             }
             let next = ReceiveOptions { max: rows, wait: Duration::ZERO, ..options.clone() };
-            portion = match self.ask(queues, &next).await {
-                Ok(portion) => portion,
+            chunk = match self.claim(queues, &next).await {
+                Ok(chunk) => chunk,
                 Err(error) => {
-                    tracing::debug!(%error, "a receive has fewer messages than there may be");
+                    tracing::debug!(%error, "a receive ended early and may have missed due messages");
                     return all;
                 }
             };
@@ -291,27 +296,27 @@ impl App {
 }
 
 impl App {
-    /// Refuses somebody whose token has ended while they waited. What was leased for them goes back.
+    /// Fails if the caller's token has ended during a wait. The leases are then released.
     pub(super) async fn check_still(&self, caller: &Caller, waited: Duration) -> Result<(), ApiError> {
-        if waited.is_zero() || self.access.would_let_in(caller).await? {
+        if waited.is_zero() || self.access.is_still_valid(caller).await? {
             return Ok(());
         }
         Err(ApiError::new(
             Code::Unauthorized,
-            "the token has ended, or the server was closed, while this request waited",
+            "the token was revoked or has expired during this request, or the server no longer allows requests without one",
         ))
     }
 }
 
-/// What is asked for, within what a server allows.
+/// Checks the bounds of a receive.
 fn bounded(options: ReceiveOptions) -> Result<ReceiveOptions, ApiError> {
-    if options.max > MOST_RECEIVED {
-        return Err(ApiError::malformed(format!("max: at most {MOST_RECEIVED} messages are received at once")));
+    if options.max > MAX_RECEIVED {
+        return Err(ApiError::malformed(format!("invalid 'max'; receive at most {MAX_RECEIVED} messages at once")));
     }
     Ok(options)
 }
 
-/// The pieces with commas between them.
+/// Appends the pieces with commas between them.
 fn listed(pieces: Vec<Bytes>, all: &mut Vec<Bytes>) {
     for (at, piece) in pieces.into_iter().enumerate() {
         if at > 0 {
@@ -327,15 +332,15 @@ async fn receive(
     peer: Option<Extension<Peer>>,
     QueuePath(queue): QueuePath,
     in_flight: InFlight,
-    JsonBody(asked): JsonBody<ReceiveRequest>,
+    JsonBody(request): JsonBody<ReceiveRequest>,
 ) -> Result<Response, ApiError> {
     let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
     let defaults = ReceiveOptions { max: 1, ..app.context.config.common().messaging.receive_options() };
-    let options = bounded(asked.options(&defaults)?)?;
-    let asking = Asking::new(&app, &caller, &peer, asked.worker, in_flight)?;
-    let messages = asking.receive(&[queue], &options, asked.id).await?;
+    let options = bounded(request.options(&defaults)?)?;
+    let receiver = Receiver::new(&app, &caller, &peer, request.worker, in_flight)?;
+    let messages = receiver.receive(&[queue], &options, request.id).await?;
     app.check_still(&caller, options.wait).await?;
-    let (pieces, handover) = asking.hand_over(messages)?;
+    let (pieces, handover) = receiver.hand_over(messages)?;
     let mut all = Vec::with_capacity(pieces.len() * 2 + 2);
     all.push(Bytes::from_static(b"{\"messages\":["));
     listed(pieces, &mut all);
@@ -348,45 +353,45 @@ async fn settle_and_receive(
     caller: Caller,
     peer: Option<Extension<Peer>>,
     in_flight: InFlight,
-    JsonBody(mut asked): JsonBody<SettleAndReceiveRequest>,
+    JsonBody(mut request): JsonBody<SettleAndReceiveRequest>,
 ) -> Result<Response, ApiError> {
     let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
     let defaults = ReceiveOptions { max: 1, ..app.context.config.common().messaging.receive_options() };
-    let options = bounded(asked.options(&defaults)?)?;
-    if asked.settlements.len() > MOST_SETTLED {
-        return Err(ApiError::malformed(format!("settlements: at most {MOST_SETTLED} leases are ended at once")));
+    let options = bounded(request.options(&defaults)?)?;
+    if request.settlements.len() > MAX_SETTLED {
+        return Err(ApiError::malformed(format!("too many settlements; send at most {MAX_SETTLED}")));
     }
-    if asked.queues.is_empty() || asked.queues.len() > MOST_QUEUES {
-        return Err(ApiError::malformed(format!("queues: name 1 to {MOST_QUEUES}")));
+    if request.queues.is_empty() || request.queues.len() > MAX_QUEUES {
+        return Err(ApiError::malformed(format!("invalid 'queues'; name 1 to {MAX_QUEUES}")));
     }
-    for queue in &asked.queues {
+    for queue in &request.queues {
         caller.check_queue(queue)?;
     }
-    let asking = Asking::new(&app, &caller, &peer, asked.worker.take(), in_flight)?;
-    let (receipts, opened) = app.settlements(&caller, std::mem::take(&mut asked.settlements));
-    let (fine, notes) = split(opened);
-    let (fine, attempts): (Vec<_>, Vec<_>) = fine.into_iter().unzip();
-    let (settled, received) = match fine.is_empty() {
-        true => (Vec::new(), asking.receive(&asked.queues, &options, None).await),
+    let receiver = Receiver::new(&app, &caller, &peer, request.worker.take(), in_flight)?;
+    let (receipts, opened) = app.settlements(&caller, std::mem::take(&mut request.settlements));
+    let (valid, notes) = split(opened);
+    let (valid, attempts): (Vec<_>, Vec<_>) = valid.into_iter().unzip();
+    let (settled, received) = match valid.is_empty() {
+        true => (Vec::new(), receiver.receive(&request.queues, &options, None).await),
         false => {
-            // One round trip where the store can; then, if nothing was there, the wait.
-            let portion = app.portion(&asked.queues, options.max, &Room::default());
-            let expected = app.expected(&asked.queues, portion);
-            if let Err(no_room) = asking.in_flight.grow(expected).await {
-                // What is done is done all the same: it makes room.
-                let settled = app.provider.settle(fine.clone(), Deadline::default()).await?;
-                app.note_settled(&fine, &attempts, &settled);
-                return asking.answer(rows(receipts, notes, settled), Err(no_room));
+            // Settle and claim in one round trip if the store can; then wait if nothing was due.
+            let chunk = app.chunk_rows(&request.queues, options.max, &AnswerSpace::default());
+            let expected = app.expected(&request.queues, chunk);
+            if let Err(no_room) = receiver.in_flight.grow(expected).await {
+                // Settled without room all the same, as it frees memory.
+                let settled = app.provider.settle(valid.clone(), Deadline::default()).await?;
+                app.record_settled(&valid, &attempts, &settled);
+                return receiver.answer(rows(receipts, notes, settled), Err(no_room));
             }
-            let at_once = ReceiveOptions { max: portion, wait: Duration::ZERO, ..options.clone() };
-            let (own, ended, queues, wanted) = (app.clone(), fine.clone(), asked.queues.clone(), options.clone());
-            let in_flight = asking.in_flight.clone();
-            let both = to_its_end(&app, async move {
+            let at_once = ReceiveOptions { max: chunk, wait: Duration::ZERO, ..options.clone() };
+            let (own, ended, queues, wanted) = (app.clone(), valid.clone(), request.queues.clone(), options.clone());
+            let in_flight = receiver.in_flight.clone();
+            let both = run_to_completion(&app, async move {
                 let both = own.provider.settle_and_receive(ended, &queues, &at_once, Deadline::default()).await?;
                 let received = match both.received {
                     Ok(first) => {
-                        let asked = Asked { rows: portion, expected };
-                        Ok(Leased::new(own.gather(&queues, &wanted, first, asked, &in_flight).await, &own))
+                        let size = ClaimSize { rows: chunk, expected };
+                        Ok(Leased::new(own.gather(&queues, &wanted, first, size, &in_flight).await, &own))
                     }
                     Err(error) => Err(error),
                 };
@@ -394,14 +399,14 @@ async fn settle_and_receive(
             });
             let lost = || MessagingError::OutcomeUnknown { operation: "settle", ids: Vec::new(), source: None };
             let (settled, received) = both.await.unwrap_or_else(|| Err(lost()))?;
-            app.note_settled(&fine, &attempts, &settled);
+            app.record_settled(&valid, &attempts, &settled);
             let received = match received {
                 Ok(leased) if leased.messages.is_empty() && !options.wait.is_zero() => {
-                    asking.receive(&asked.queues, &options, None).await
+                    receiver.receive(&request.queues, &options, None).await
                 }
                 Ok(leased) => {
                     let receipts: Vec<_> = leased.messages.iter().map(|(_, _, receipt)| receipt.clone()).collect();
-                    asking.waiting(&asked.queues).got(&receipts, options.visibility);
+                    receiver.waiting(&request.queues).received(&receipts, options.visibility);
                     Ok(leased)
                 }
                 Err(error) => Err(error.into()),
@@ -413,5 +418,5 @@ async fn settle_and_receive(
         Ok(leased) => app.check_still(&caller, options.wait).await.map(|()| leased),
         Err(error) => Err(error),
     };
-    asking.answer(rows(receipts, notes, settled), received)
+    receiver.answer(rows(receipts, notes, settled), received)
 }

@@ -1,4 +1,4 @@
-//! Dead letters: bringing them back, and removing them.
+//! Dead letters: redrive and purge.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ use crate::api::{ApiError, Content, JsonBody, QueuePath, Route, Verb, answer, an
 use crate::app::App;
 use crate::audit::outcome;
 use crate::in_flight::InFlight;
-use crate::jobs::{Job, check_rate, chunk};
+use crate::jobs::{Job, check_rate, chunk_size};
 
-/// So many go back in one call to the store.
+/// Dead letters redriven by one call to the store.
 const CHUNK: usize = 100;
 
-/// Named dead letters that are removed in one call to the store.
-const MOST_PURGED: usize = 500;
+/// Dead letters purged by id in one call to the store.
+const MAX_PURGED: usize = 500;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Dead letters";
@@ -38,16 +38,16 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Post, "/v1/queues/{queue}/dead-letters/redrive"),
             (GROUP, "redriveDeadLetters"),
             OPERATE,
-            "Brings dead letters back to life, all at once; with 'dry_run', only tells which.",
+            "Redrives dead letters, all at once; with 'dry_run', only lists them.",
             redrive,
         )
         .takes(named("Redrive"))
-        .answers(200, "Which went back, and which did not", Content::Json(named("Redriven"))),
+        .answers(200, "The redriven and the skipped dead letters", Content::Json(named("Redriven"))),
         Route::new(
             (Verb::Post, "/v1/queues/{queue}/dead-letters/redrive-job"),
             (GROUP, "startRedrive"),
             OPERATE,
-            "Begins to bring dead letters back, at most 'rate' a second. Watch or cancel the job.",
+            "Starts a job that redrives dead letters, at most 'rate' per second.",
             start,
         )
         .takes(named("RedriveJob"))
@@ -56,15 +56,15 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Post, "/v1/queues/{queue}/dead-letters/purge"),
             (GROUP, "purgeDeadLetters"),
             OPERATE,
-            "Removes dead letters for good; with 'dry_run', only counts them.",
+            "Purges dead letters; with 'dry_run', only counts them.",
             purge,
         )
         .takes(named("Purge"))
-        .answers(200, "How many", Content::Json(named("Purged"))),
+        .answers(200, "The number of purged dead letters", Content::Json(named("Purged"))),
     ]
 }
 
-/// The store's selection for a choice. What no store chooses by is compared here.
+/// Returns the store's selection for a choice. Filters that stores do not support are resolved to ids here.
 async fn selection(
     app: &App,
     queue: &QueueName,
@@ -79,7 +79,7 @@ async fn selection(
     }
 }
 
-/// Refuses a choice that takes too long to make.
+/// Checks the filter of a choice.
 fn checked(choice: Choice) -> Result<Choice, ApiError> {
     match choice {
         Choice::Filter(filter) => Ok(Choice::Filter(check(filter)?)),
@@ -87,7 +87,7 @@ fn checked(choice: Choice) -> Result<Choice, ApiError> {
     }
 }
 
-/// What the audit log says of a choice.
+/// Returns the choice as the audit log shows it.
 fn chosen(choice: &Choice, to: Option<&QueueName>) -> serde_json::Value {
     match choice {
         Choice::Ids(ids) => json!({ "ids": ids.len(), "to": to }),
@@ -113,22 +113,22 @@ async fn redrive(
     caller: Caller,
     QueuePath(queue): QueuePath,
     in_flight: InFlight,
-    JsonBody(asked): JsonBody<RedriveRequest>,
+    JsonBody(request): JsonBody<RedriveRequest>,
 ) -> Result<Response, ApiError> {
-    check_target(&caller, asked.to.as_ref())?;
-    let choice = checked(asked.choice()?)?;
-    let dry_run = asked.dry_run.unwrap_or_default();
+    check_target(&caller, request.to.as_ref())?;
+    let choice = checked(request.choice()?)?;
+    let dry_run = request.dry_run.unwrap_or_default();
     let selection = selection(&app, &queue, &choice, &in_flight).await?;
-    let redrive = Redrive { selection, to: asked.to.clone(), dry_run };
+    let redrive = Redrive { selection, to: request.to.clone(), dry_run };
     if dry_run {
         let report = app.provider.redrive_dead_letters(&queue, &redrive, Deadline::default()).await?;
         return answer(&Redriven::from(report));
     }
-    let deed =
-        app.audit.begin(&caller, "redrive_dead_letters", queue.as_str(), chosen(&choice, asked.to.as_ref())).await?;
+    let audited =
+        app.audit.begin(&caller, "redrive_dead_letters", queue.as_str(), chosen(&choice, request.to.as_ref())).await?;
     let done = app.provider.redrive_dead_letters(&queue, &redrive, Deadline::default()).await;
     let shown = |report: &RedriveReport| json!({ "redriven": report.redriven.len(), "skipped": report.skipped.len() });
-    app.audit.done(deed, outcome(&done, shown)).await;
+    app.audit.finish(audited, outcome(&done, shown)).await;
     answer(&Redriven::from(done?))
 }
 
@@ -137,32 +137,32 @@ async fn start(
     caller: Caller,
     QueuePath(queue): QueuePath,
     in_flight: InFlight,
-    JsonBody(asked): JsonBody<RedriveJobRequest>,
+    JsonBody(request): JsonBody<RedriveJobRequest>,
 ) -> Result<Response, ApiError> {
-    check_target(&caller, asked.to.as_ref())?;
-    check_rate(asked.rate)?;
+    check_target(&caller, request.to.as_ref())?;
+    check_rate(request.rate)?;
     app.jobs.check_room()?;
-    let choice = checked(asked.choice()?)?;
+    let choice = checked(request.choice()?)?;
     let selection = selection(&app, &queue, &choice, &in_flight).await?;
-    // Those that are dead now are meant: one that dies again meanwhile is not brought back a second time.
-    let dry = Redrive { selection, to: asked.to.clone(), dry_run: true };
+    // The ids are fixed now, so that a message that dies again during the job is not redriven a second time.
+    let dry = Redrive { selection, to: request.to.clone(), dry_run: true };
     let report = app.provider.redrive_dead_letters(&queue, &dry, Deadline::default()).await?;
-    let deed =
-        app.audit.begin(&caller, "redrive_dead_letters", queue.as_str(), chosen(&choice, asked.to.as_ref())).await?;
-    let (own, to, rate) = (app.clone(), asked.to, asked.rate);
+    let audited =
+        app.audit.begin(&caller, "redrive_dead_letters", queue.as_str(), chosen(&choice, request.to.as_ref())).await?;
+    let (own, to, rate) = (app.clone(), request.to, request.rate);
     let origin = queue.origin();
     let job = app.jobs.begin(&caller, JobKind::Redrive, Some(origin), move |job| async move {
-        let done = bring_back(&own, &queue, report, to, rate, &job).await;
+        let done = redrive_all(&own, &queue, report, to, rate, &job).await;
         let view = job.view();
         let shown = |_: &()| json!({ "redriven": view.done, "skipped": view.skipped });
-        own.audit.done(deed, outcome(&done, shown)).await;
+        own.audit.finish(audited, outcome(&done, shown)).await;
         done
     })?;
     answer_with(StatusCode::ACCEPTED, &job)
 }
 
-/// Brings dead letters back, a few at a time.
-async fn bring_back(
+/// Redrives dead letters in chunks.
+async fn redrive_all(
     app: &App,
     queue: &QueueName,
     report: RedriveReport,
@@ -172,11 +172,11 @@ async fn bring_back(
 ) -> Result<(), MessagingError> {
     let ids: Vec<MessageId> = report.redriven;
     let (mut done, mut skipped) = (0, report.skipped.len());
-    job.of(ids.len() + skipped);
+    job.set_total(ids.len() + skipped);
     job.progress(done, skipped);
     let began = Instant::now();
-    for ids in ids.chunks(chunk(rate, CHUNK)) {
-        if !job.goes_on(began, done, rate).await {
+    for ids in ids.chunks(chunk_size(rate, CHUNK)) {
+        if !job.wait_for_rate(began, done, rate).await {
             break;
         }
         let redrive = Redrive { selection: DeadLetterSelection::Ids(ids.to_vec()), to: to.clone(), dry_run: false };
@@ -193,10 +193,10 @@ async fn purge(
     caller: Caller,
     QueuePath(queue): QueuePath,
     in_flight: InFlight,
-    JsonBody(asked): JsonBody<PurgeRequest>,
+    JsonBody(request): JsonBody<PurgeRequest>,
 ) -> Result<Response, ApiError> {
-    let choice = checked(asked.choice()?)?;
-    if asked.dry_run.unwrap_or_default() {
+    let choice = checked(request.choice()?)?;
+    if request.dry_run.unwrap_or_default() {
         let found = match &choice {
             Choice::Filter(filter) if !filter.is_selection() => matching(&app, &queue, filter, &in_flight).await?,
             choice => app.provider.find_dead_letters(&queue, &choice.selection(), None, Deadline::default()).await?,
@@ -204,24 +204,24 @@ async fn purge(
         return answer(&Purged { purged: found.len() as u64 });
     }
     let selection = selection(&app, &queue, &choice, &in_flight).await?;
-    let deed = app.audit.begin(&caller, "purge_dead_letters", queue.as_str(), chosen(&choice, None)).await?;
+    let audited = app.audit.begin(&caller, "purge_dead_letters", queue.as_str(), chosen(&choice, None)).await?;
     let done = purge_all(&app, &queue, selection).await;
-    app.audit.done(deed, outcome(&done, |purged| json!({ "purged": purged }))).await;
+    app.audit.finish(audited, outcome(&done, |purged| json!({ "purged": purged }))).await;
     answer(&Purged { purged: done? })
 }
 
-/// Removes what a selection means, of very many ids some at a time.
+/// Purges the selected dead letters, ids in chunks.
 async fn purge_all(app: &App, queue: &QueueName, selection: DeadLetterSelection) -> Result<u64, MessagingError> {
     let DeadLetterSelection::Ids(ids) = selection else {
         return app.provider.purge_dead_letters(queue, &selection, Deadline::default()).await;
     };
     let mut purged = 0;
-    for ids in ids.chunks(MOST_PURGED) {
+    for ids in ids.chunks(MAX_PURGED) {
         let selection = DeadLetterSelection::Ids(ids.to_vec());
         purged += match app.provider.purge_dead_letters(queue, &selection, Deadline::default()).await {
             Ok(some) => some,
             Err(error) if purged == 0 => return Err(error),
-            // A part is gone, so that the request may not be answered as if nothing had been done.
+            // A part is purged already, so the outcome is unknown to the client.
             Err(error) => {
                 let source = Some(Arc::new(error) as ErrorSource);
                 return Err(MessagingError::OutcomeUnknown {

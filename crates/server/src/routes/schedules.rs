@@ -1,4 +1,4 @@
-//! Schedules: times at which tasks are made.
+//! Schedules: list, create, pause, trigger.
 
 use std::sync::Arc;
 
@@ -21,51 +21,51 @@ pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Schedules";
     let schedule = || Content::Json(named("Schedule"));
     vec![
-        Route::new((Verb::Get, "/v1/schedules"), (GROUP, "listSchedules"), READ, "Every schedule, by name.", list)
+        Route::new((Verb::Get, "/v1/schedules"), (GROUP, "listSchedules"), READ, "All schedules, by name.", list)
             .answers(200, "The schedules", Content::Json(only("schedules", listed(named("Schedule"))))),
         Route::new((Verb::Get, "/v1/schedules/{name}"), (GROUP, "getSchedule"), READ, "One schedule.", get).answers(
             200,
-            "It",
+            "The schedule",
             schedule(),
         ),
         Route::new(
             (Verb::Put, "/v1/schedules/{name}"),
             (GROUP, "putSchedule"),
             OPERATE,
-            "Makes a schedule, or changes the one of that name.",
+            "Creates a schedule, or changes the one of that name.",
             put,
         )
         .takes(named("NewSchedule"))
-        .answers(200, "As it is now", schedule()),
+        .answers(200, "The schedule", schedule()),
         Route::new(
             (Verb::Delete, "/v1/schedules/{name}"),
             (GROUP, "deleteSchedule"),
             OPERATE,
-            "Removes a schedule. Its tasks stay.",
+            "Deletes a schedule. Its tasks stay.",
             delete,
         )
-        .answers(204, "It is gone", Content::Nothing),
+        .answers(204, "The schedule is deleted", Content::Nothing),
         Route::new(
             (Verb::Post, "/v1/schedules/{name}/pause"),
             (GROUP, "pauseSchedule"),
             OPERATE,
-            "Holds a schedule back. Times that come meanwhile are not made up for.",
+            "Pauses a schedule. Ticks during the pause are skipped.",
             pause,
         )
-        .answers(200, "As it is now", schedule()),
+        .answers(200, "The schedule", schedule()),
         Route::new(
             (Verb::Post, "/v1/schedules/{name}/resume"),
             (GROUP, "resumeSchedule"),
             OPERATE,
-            "Lets a schedule go on.",
+            "Resumes a schedule.",
             resume,
         )
-        .answers(200, "As it is now", schedule()),
+        .answers(200, "The schedule", schedule()),
         Route::new(
             (Verb::Post, "/v1/schedules/{name}/trigger"),
             (GROUP, "triggerSchedule"),
             OPERATE,
-            "Makes a task of a schedule now. Its times go on as they would have.",
+            "Creates a task of a schedule now. Its ticks do not change.",
             trigger,
         )
         .answers(201, "The task", Content::Json(named("CreatedTask"))),
@@ -78,11 +78,11 @@ impl App {
         Ok(schedules.into_iter().find(|schedule| schedule.definition.name == name))
     }
 
-    /// A schedule that somebody may see and change. One that they may not is as if it were not there.
+    /// Returns a schedule that the caller may see and change; a hidden one is reported as not found.
     pub(super) async fn schedule(&self, caller: &Caller, name: &str) -> Result<postrider::task::Schedule, ApiError> {
         let found = self.find_schedule(name).await?;
         found.filter(|schedule| self.may_use_type(caller, &schedule.definition.task.task_type)).ok_or_else(|| {
-            let why = format!("there is no schedule '{}'; GET /v1/schedules has those that are", name.escape_debug());
+            let why = format!("no schedule '{}'; see GET /v1/schedules", name.escape_debug());
             ApiError::not_found(why)
         })
     }
@@ -102,9 +102,9 @@ async fn put(
     State(app): State<Arc<App>>,
     caller: Caller,
     NamePath(name): NamePath,
-    JsonBody(asked): JsonBody<PutScheduleRequest>,
+    JsonBody(request): JsonBody<PutScheduleRequest>,
 ) -> Result<Response, ApiError> {
-    let new = asked.into_schedule(&name)?;
+    let new = request.into_schedule(&name)?;
     app.check_type(&caller, &new.task.task_type)?;
     if caller.queues.is_some()
         && let Some(other) = app.find_schedule(&name).await?
@@ -113,50 +113,50 @@ async fn put(
         let why = format!("the name '{}' cannot be used by this token; choose another", name.escape_debug());
         return Err(ApiError::forbidden(why));
     }
-    let deed = app.audit.begin(&caller, "put_schedule", &name, json!({ "type": new.task.task_type })).await?;
+    let audited = app.audit.begin(&caller, "put_schedule", &name, json!({ "type": new.task.task_type })).await?;
     let done = app.client().put_schedule(&new, Deadline::default()).await;
-    app.audit.done(deed, outcome(&done, |made| json!({ "next_run_at": made.next_run_at }))).await;
-    let made = done?;
-    app.live.tell_of_schedules([&new.task.task_type]);
-    answer(&Schedule::from(made))
+    app.audit.finish(audited, outcome(&done, |created| json!({ "next_run_at": created.next_run_at }))).await;
+    let created = done?;
+    app.live.schedules_changed([&new.task.task_type]);
+    answer(&Schedule::from(created))
 }
 
 async fn delete(State(app): State<Arc<App>>, caller: Caller, NamePath(name): NamePath) -> Result<Response, ApiError> {
-    let meant = app.schedule(&caller, &name).await?.definition.task.task_type;
-    let deed = app.audit.begin(&caller, "delete_schedule", &name, json!({})).await?;
+    let task_type = app.schedule(&caller, &name).await?.definition.task.task_type;
+    let audited = app.audit.begin(&caller, "delete_schedule", &name, json!({})).await?;
     let done = app.client().delete_schedule(&name, Deadline::default()).await;
-    app.audit.done(deed, outcome(&done, |()| json!("deleted"))).await;
+    app.audit.finish(audited, outcome(&done, |()| json!("deleted"))).await;
     done?;
-    app.live.tell_of_schedules([&meant]);
+    app.live.schedules_changed([&task_type]);
     Ok(no_content())
 }
 
 async fn pause(State(app): State<Arc<App>>, caller: Caller, NamePath(name): NamePath) -> Result<Response, ApiError> {
-    let meant = app.schedule(&caller, &name).await?.definition.task.task_type;
-    let deed = app.audit.begin(&caller, "pause_schedule", &name, json!({})).await?;
+    let task_type = app.schedule(&caller, &name).await?.definition.task.task_type;
+    let audited = app.audit.begin(&caller, "pause_schedule", &name, json!({})).await?;
     let done = app.client().pause_schedule(&name, Deadline::default()).await;
-    app.audit.done(deed, outcome(&done, |_| json!("paused"))).await;
+    app.audit.finish(audited, outcome(&done, |_| json!("paused"))).await;
     let changed = done?;
-    app.live.tell_of_schedules([&meant]);
+    app.live.schedules_changed([&task_type]);
     answer(&Schedule::from(changed))
 }
 
 async fn resume(State(app): State<Arc<App>>, caller: Caller, NamePath(name): NamePath) -> Result<Response, ApiError> {
-    let meant = app.schedule(&caller, &name).await?.definition.task.task_type;
-    let deed = app.audit.begin(&caller, "resume_schedule", &name, json!({})).await?;
+    let task_type = app.schedule(&caller, &name).await?.definition.task.task_type;
+    let audited = app.audit.begin(&caller, "resume_schedule", &name, json!({})).await?;
     let done = app.client().resume_schedule(&name, Deadline::default()).await;
-    app.audit.done(deed, outcome(&done, |_| json!("resumed"))).await;
+    app.audit.finish(audited, outcome(&done, |_| json!("resumed"))).await;
     let changed = done?;
-    app.live.tell_of_schedules([&meant]);
+    app.live.schedules_changed([&task_type]);
     answer(&Schedule::from(changed))
 }
 
 async fn trigger(State(app): State<Arc<App>>, caller: Caller, NamePath(name): NamePath) -> Result<Response, ApiError> {
-    let meant = app.schedule(&caller, &name).await?.definition.task.task_type;
-    let deed = app.audit.begin(&caller, "trigger_schedule", &name, json!({})).await?;
+    let task_type = app.schedule(&caller, &name).await?.definition.task.task_type;
+    let audited = app.audit.begin(&caller, "trigger_schedule", &name, json!({})).await?;
     let done = app.client().trigger_schedule(&name, Deadline::default()).await;
-    app.audit.done(deed, outcome(&done, |made| json!({ "task": made.id }))).await;
-    let made = done?;
-    app.live.tell_of_tasks([&meant]);
-    answer_with(StatusCode::CREATED, &Created::from(made))
+    app.audit.finish(audited, outcome(&done, |created| json!({ "task": created.id }))).await;
+    let created = done?;
+    app.live.tasks_changed([&task_type]);
+    answer_with(StatusCode::CREATED, &Created::from(created))
 }

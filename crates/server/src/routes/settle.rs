@@ -1,4 +1,4 @@
-//! Ending leases, and making them longer.
+//! Settling messages and extending leases.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use crate::access::Caller;
 use crate::api::schemas::{list, named, only};
 use crate::api::{ApiError, Content, JsonBody, Route, Verb, answer};
 use crate::app::App;
-use crate::meter::Happened;
+use crate::metrics::MessageEvent;
 use crate::receipts::Opened;
 
-/// So many leases are ended with one request.
-pub(super) const MOST_SETTLED: usize = 10_000;
+/// Upper bound of the receipts of one request.
+pub(super) const MAX_SETTLED: usize = 10_000;
 
-/// So many leases are extended at the same time.
+/// Number of leases extended concurrently.
 const EXTENDED_TOGETHER: usize = 64;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Settling";
     let rows = || Content::Json(only("results", list(named("SettledRow"))));
-    const EACH: &str = "What became of each, in their order";
+    const EACH: &str = "The result of each, in their order";
     vec![
         Route::new(
             (Verb::Post, "/v1/messages/ack"),
             (GROUP, "ackMessages"),
             CONSUME,
-            "Acknowledges messages: they are handled.",
+            "Acknowledges messages.",
             ack,
         )
         .takes(named("Receipts"))
@@ -44,7 +44,7 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Post, "/v1/messages/nack"),
             (GROUP, "nackMessages"),
             CONSUME,
-            "The handler failed: the messages come back after a while. Without 'after', the default backoff decides.",
+            "Retries messages whose handler failed, after the delay 'after' or the default backoff.",
             nack,
         )
         .takes(named("Nack"))
@@ -53,7 +53,7 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Post, "/v1/messages/release"),
             (GROUP, "releaseMessages"),
             CONSUME,
-            "The work was never started: the messages go back at once, and the delivery does not count.",
+            "Releases messages whose handler was never started: they are due at once, and the delivery is not counted.",
             release,
         )
         .takes(named("Receipts"))
@@ -62,7 +62,7 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Post, "/v1/messages/dead-letter"),
             (GROUP, "deadLetterMessages"),
             CONSUME,
-            "Gives messages up: they go to the dead letters now.",
+            "Dead-letters messages.",
             dead_letter,
         )
         .takes(named("DeadLetterMessages"))
@@ -71,17 +71,17 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Post, "/v1/messages/settle"),
             (GROUP, "settleMessages"),
             CONSUME,
-            "Ends leases, each in its own way.",
+            "Settles messages, each with its own outcome.",
             settle,
         )
-        .takes(crate::api::schemas::asks_only("settlements", list(named("Settlement"))))
+        .takes(crate::api::schemas::request_only("settlements", list(named("Settlement"))))
         .answers(200, EACH, rows()),
         Route::new(
             (Verb::Post, "/v1/messages/extend"),
             (GROUP, "extendMessages"),
             CONSUME,
-            "Lets leases end so long from now. A row with a 'new_receipt' goes on by that one: on such a store the old receipt \
-             ends when its lease would have.",
+            "Extends leases: they end after 'visibility' from now. If a row has a 'new_receipt', use it from then on: the old \
+             receipt is valid until the old end of the lease.",
             extend,
         )
         .takes(named("Extend"))
@@ -89,33 +89,32 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-/// A settlement, and the attempt that it ends: 1 for the first.
+/// A settlement, and the number of the attempt that it ends, from 1.
 type Ending = (postrider::Settlement, u32);
 
 impl App {
-    /// The store's receipt in what a client showed, if the client's token is for its queue.
+    /// Opens a client's receipt, if the token covers its queue.
     fn opened(&self, caller: &Caller, shown: &str) -> Result<Opened, MessagingError> {
         let shown: ReceiptHandle = shown.parse()?;
         if !caller.may_use(shown.queue()) {
-            let why = format!("it is for queue '{}', and the token is not", shown.queue());
+            let why = format!("it is for queue '{}', which the token does not cover", shown.queue());
             return Err(MessagingError::invalid_receipt(why));
         }
         self.seal.open(&shown)
     }
 
-    /// The store's settlements for those that clients asked for, each with the attempt that it ends; what cannot be meant
-    /// fails alone.
+    /// Returns the store's settlements for a client's, each with the attempt that it ends. An invalid one fails alone.
     pub(super) fn settlements(
         &self,
         caller: &Caller,
-        asked: impl IntoIterator<Item = Settlement>,
+        requested: impl IntoIterator<Item = Settlement>,
     ) -> (Vec<String>, Vec<Result<Ending, MessagingError>>) {
-        let opened = |asked: Settlement| {
-            let Opened { own, attempts_count, worker } = self.opened(caller, &asked.receipt)?;
-            // Without a delay, a retry waits as the default strategy says.
-            let is_unsaid = asked.outcome == Outcome::Retry && asked.after.is_none();
-            let mut settlement = postrider::Settlement::try_from(Settlement { receipt: own.to_string(), ..asked })?;
-            if is_unsaid
+        let opened = |requested: Settlement| {
+            let Opened { own, attempts_count, worker } = self.opened(caller, &requested.receipt)?;
+            // A retry without a delay gets the default backoff.
+            let needs_backoff = requested.outcome == Outcome::Retry && requested.after.is_none();
+            let mut settlement = postrider::Settlement::try_from(Settlement { receipt: own.to_string(), ..requested })?;
+            if needs_backoff
                 && let Disposition::Nack(Nack::Retry { after, .. }) = &mut settlement.disposition
                 && let Nack::Retry { after: backed_off, .. } = Nack::requeue(true, attempts_count)
             {
@@ -124,12 +123,12 @@ impl App {
             settlement.worker = settlement.worker.or(worker);
             Ok((settlement, attempts_count.saturating_add(1)))
         };
-        // One after the other, so that what is refused is gone before the next is made.
-        asked.into_iter().map(|asked| (asked.receipt.clone(), opened(asked))).unzip()
+        // Lazily, so that each parsed receipt is dropped before the next is parsed.
+        requested.into_iter().map(|requested| (requested.receipt.clone(), opened(requested))).unzip()
     }
 
-    /// Counts what became of settlements, logs failures, and forgets their leases.
-    pub(super) fn note_settled(
+    /// Counts settlements, logs failures, and removes the leases from the list of workers.
+    pub(super) fn record_settled(
         &self,
         settlements: &[postrider::Settlement],
         attempts: &[u32],
@@ -140,23 +139,23 @@ impl App {
                 log_failure(settlement, *attempt);
             }
         }
-        let mut happened: BTreeMap<(&QueueName, u8), (Happened, u64)> = BTreeMap::new();
+        let mut counts: BTreeMap<(&QueueName, u8), (MessageEvent, u64)> = BTreeMap::new();
         for (settlement, result) in settlements.iter().zip(results) {
             let what = match (result, &settlement.disposition) {
-                (Err(MessagingError::VisibilityExpired { .. }), _) => Happened::LeaseLost,
+                (Err(MessagingError::VisibilityExpired { .. }), _) => MessageEvent::LeaseLost,
                 (Err(_), _) => continue,
-                (Ok(()), Disposition::Ack) => Happened::Acked,
-                (Ok(()), Disposition::Nack(Nack::Retry { .. })) => Happened::Retried,
-                (Ok(()), Disposition::Nack(Nack::Release)) => Happened::Released,
-                (Ok(()), Disposition::Nack(Nack::DeadLetter { .. })) => Happened::DeadLettered,
+                (Ok(()), Disposition::Ack) => MessageEvent::Acked,
+                (Ok(()), Disposition::Nack(Nack::Retry { .. })) => MessageEvent::Retried,
+                (Ok(()), Disposition::Nack(Nack::Release)) => MessageEvent::Released,
+                (Ok(()), Disposition::Nack(Nack::DeadLetter { .. })) => MessageEvent::DeadLettered,
             };
-            if !matches!(what, Happened::LeaseLost | Happened::Released) {
+            if !matches!(what, MessageEvent::LeaseLost | MessageEvent::Released) {
                 self.durations.settled(&settlement.receipt);
             }
-            happened.entry((settlement.receipt.queue(), what as u8)).or_insert((what, 0)).1 += 1;
+            counts.entry((settlement.receipt.queue(), what as u8)).or_insert((what, 0)).1 += 1;
         }
-        for ((queue, _), (what, many)) in happened {
-            self.meter.count(queue, what, many);
+        for ((queue, _), (what, many)) in counts {
+            self.metrics.count(queue, what, many);
         }
         let over = settlements
             .iter()
@@ -165,16 +164,16 @@ impl App {
         let over: Vec<_> = over.collect();
         let held = self.workers.settled(over.iter().map(|(settlement, _)| &settlement.receipt));
         for ((settlement, result), held) in over.into_iter().zip(held) {
-            // What was released was never begun.
+            // The handler of a released message was never started.
             let is_handled = result.is_ok() && settlement.disposition != Disposition::Nack(Nack::Release);
             if let Some(held) = held.filter(|_| is_handled) {
-                self.meter.handled(settlement.receipt.queue(), held);
+                self.metrics.handled(settlement.receipt.queue(), held);
             }
         }
     }
 }
 
-/// Writes into the log that an attempt failed, as a subscriber does: a retry is a warning, a death an error.
+/// Logs a failed attempt as a subscriber does: a retry as a warning, a dead letter as an error.
 fn log_failure(settlement: &postrider::Settlement, attempt: u32) {
     let (queue, id) = (settlement.receipt.queue(), settlement.receipt.message_id());
     let Disposition::Nack(nack) = &settlement.disposition else { return };
@@ -183,106 +182,108 @@ fn log_failure(settlement: &postrider::Settlement, attempt: u32) {
         Nack::Retry { after, error } => {
             let next_attempt_at = Timestamp::now().saturating_add(*after);
             let error = shown(error);
-            tracing::warn!(%queue, %id, attempt, error, worker, %next_attempt_at, "a message failed and is tried again");
+            tracing::warn!(%queue, %id, attempt, error, worker, %next_attempt_at, "a message failed and is retried");
         }
         Nack::DeadLetter { reason, error } => {
             let error = shown(error);
-            tracing::error!(%queue, %id, attempt, error, worker, reason = reason.as_str(), "a message is dead");
+            tracing::error!(%queue, %id, attempt, error, worker, reason = reason.as_str(), "a message is dead-lettered");
         }
         Nack::Release => {}
     }
 }
 
 fn shown(error: &Option<String>) -> &str {
-    error.as_deref().unwrap_or("none was told")
+    error.as_deref().unwrap_or("(no error text)")
 }
 
-/// Puts the answers of those that were carried out among those that were refused.
-pub(super) fn rows(receipts: Vec<String>, asked: Vec<Result<(), MessagingError>>, done: RowResults<()>) -> Vec<Row> {
-    let results = all_results("settle", asked, done);
+/// Merges the store's results with the refused rows.
+pub(super) fn rows(
+    receipts: Vec<String>,
+    requested: Vec<Result<(), MessagingError>>,
+    done: RowResults<()>,
+) -> Vec<Row> {
+    let results = all_results("settle", requested, done);
     receipts.into_iter().zip(&results).map(|(receipt, result)| Row::new(receipt, result)).collect()
 }
 
 fn all_results<T>(
     operation: &'static str,
-    asked: Vec<Result<(), MessagingError>>,
+    requested: Vec<Result<(), MessagingError>>,
     done: RowResults<T>,
 ) -> RowResults<T> {
     let mut done = done.into_iter();
     let lost = || MessagingError::OutcomeUnknown { operation, ids: Vec::new(), source: None };
-    let result = |asked: Result<(), MessagingError>| match asked {
+    let result = |requested: Result<(), MessagingError>| match requested {
         Ok(()) => done.next().unwrap_or_else(|| Err(lost())),
         Err(error) => Err(error),
     };
-    asked.into_iter().map(result).collect()
+    requested.into_iter().map(result).collect()
 }
 
-/// Those that can be carried out, and a note of which can not.
-pub(super) fn split<T>(asked: Vec<Result<T, MessagingError>>) -> (Vec<T>, Vec<Result<(), MessagingError>>) {
-    let mut fine = Vec::with_capacity(asked.len());
-    let notes = asked.into_iter().map(|row| row.map(|row| fine.push(row))).collect();
-    (fine, notes)
+/// Splits rows into valid ones and a list of the refusals.
+pub(super) fn split<T>(requested: Vec<Result<T, MessagingError>>) -> (Vec<T>, Vec<Result<(), MessagingError>>) {
+    let mut valid = Vec::with_capacity(requested.len());
+    let notes = requested.into_iter().map(|row| row.map(|row| valid.push(row))).collect();
+    (valid, notes)
 }
 
-async fn carry_out(
+async fn apply(
     app: &App,
     caller: &Caller,
-    asked: impl ExactSizeIterator<Item = Settlement>,
+    requested: impl ExactSizeIterator<Item = Settlement>,
 ) -> Result<Response, ApiError> {
-    if asked.len() > MOST_SETTLED {
-        return Err(ApiError::malformed(format!(
-            "at most {MOST_SETTLED} leases are ended at once; end the rest apart"
-        )));
+    if requested.len() > MAX_SETTLED {
+        return Err(ApiError::malformed(format!("too many receipts; send at most {MAX_SETTLED} with one request")));
     }
-    let (receipts, opened) = app.settlements(caller, asked);
-    let (fine, notes) = split(opened);
-    let (fine, attempts): (Vec<_>, Vec<_>) = fine.into_iter().unzip();
-    let done = match fine.is_empty() {
+    let (receipts, opened) = app.settlements(caller, requested);
+    let (valid, notes) = split(opened);
+    let (valid, attempts): (Vec<_>, Vec<_>) = valid.into_iter().unzip();
+    let done = match valid.is_empty() {
         true => Vec::new(),
-        false => app.provider.settle(fine.clone(), Deadline::default()).await?,
+        false => app.provider.settle(valid.clone(), Deadline::default()).await?,
     };
-    app.note_settled(&fine, &attempts, &done);
+    app.record_settled(&valid, &attempts, &done);
     answer(&Rows { results: rows(receipts, notes, done) })
 }
 
 async fn ack(
     State(app): State<Arc<App>>,
     caller: Caller,
-    JsonBody(asked): JsonBody<ReceiptsRequest>,
+    JsonBody(requested): JsonBody<ReceiptsRequest>,
 ) -> Result<Response, ApiError> {
-    carry_out(&app, &caller, asked.into_settlements(Outcome::Ack)).await
+    apply(&app, &caller, requested.into_settlements(Outcome::Ack)).await
 }
 
 async fn release(
     State(app): State<Arc<App>>,
     caller: Caller,
-    JsonBody(asked): JsonBody<ReceiptsRequest>,
+    JsonBody(requested): JsonBody<ReceiptsRequest>,
 ) -> Result<Response, ApiError> {
-    carry_out(&app, &caller, asked.into_settlements(Outcome::Release)).await
+    apply(&app, &caller, requested.into_settlements(Outcome::Release)).await
 }
 
 async fn nack(
     State(app): State<Arc<App>>,
     caller: Caller,
-    JsonBody(asked): JsonBody<NackRequest>,
+    JsonBody(requested): JsonBody<NackRequest>,
 ) -> Result<Response, ApiError> {
-    carry_out(&app, &caller, asked.into_settlements()).await
+    apply(&app, &caller, requested.into_settlements()).await
 }
 
 async fn dead_letter(
     State(app): State<Arc<App>>,
     caller: Caller,
-    JsonBody(asked): JsonBody<DeadLetterRequest>,
+    JsonBody(requested): JsonBody<DeadLetterRequest>,
 ) -> Result<Response, ApiError> {
-    carry_out(&app, &caller, asked.into_settlements()).await
+    apply(&app, &caller, requested.into_settlements()).await
 }
 
 async fn settle(
     State(app): State<Arc<App>>,
     caller: Caller,
-    JsonBody(asked): JsonBody<SettleRequest>,
+    JsonBody(requested): JsonBody<SettleRequest>,
 ) -> Result<Response, ApiError> {
-    carry_out(&app, &caller, asked.settlements.into_iter()).await
+    apply(&app, &caller, requested.settlements.into_iter()).await
 }
 
 async fn extend(
@@ -291,14 +292,14 @@ async fn extend(
     JsonBody(ExtendRequest { receipts, visibility }): JsonBody<ExtendRequest>,
 ) -> Result<Response, ApiError> {
     use futures_util::{StreamExt, stream};
-    if receipts.len() > MOST_SETTLED {
-        let why = format!("at most {MOST_SETTLED} leases are extended at once; extend the rest apart");
+    if receipts.len() > MAX_SETTLED {
+        let why = format!("too many receipts; send at most {MAX_SETTLED} with one request");
         return Err(ApiError::malformed(why));
     }
     let opened = receipts.iter().map(|shown| app.opened(&caller, shown)).collect();
-    let (fine, notes) = split(opened);
-    // Together, so that a provider that gathers calls makes one of them.
-    let done: RowResults<ReceiptHandle> = stream::iter(fine.clone())
+    let (valid, notes) = split(opened);
+    // Concurrently, so that a provider that batches calls sends one statement.
+    let done: RowResults<ReceiptHandle> = stream::iter(valid.clone())
         .map(|Opened { own: receipt, .. }| {
             let provider = app.provider.clone();
             let deadline = Deadline::default();
@@ -307,13 +308,13 @@ async fn extend(
         .buffered(EXTENDED_TOGETHER)
         .collect()
         .await;
-    let mut held = Vec::with_capacity(fine.len());
-    let mut shown = Vec::with_capacity(fine.len());
-    for (opened, result) in fine.iter().zip(done) {
+    let mut held = Vec::with_capacity(valid.len());
+    let mut shown = Vec::with_capacity(valid.len());
+    for (opened, result) in valid.iter().zip(done) {
         match &result {
             Ok(next) => held.push(next.clone()),
             Err(MessagingError::VisibilityExpired { .. }) => {
-                app.meter.count(opened.own.queue(), Happened::LeaseLost, 1);
+                app.metrics.count(opened.own.queue(), MessageEvent::LeaseLost, 1);
             }
             Err(_) => {}
         }
@@ -336,7 +337,7 @@ mod tests {
 
     use super::*;
 
-    /// Everything that is logged on this thread.
+    /// Collects the log of this thread.
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_is_a_warning_and_a_death_an_error() {
+    fn a_retry_is_a_warning_and_a_dead_letter_an_error() {
         let log = Log::default();
         let written = log.clone();
         let listener = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || written.clone());

@@ -1,4 +1,4 @@
-//! The store behind the server: what it can do, and how it is.
+//! The store: capabilities, health, doctor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,23 +21,17 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Get, "/v1/capabilities"),
             (GROUP, "getCapabilities"),
             ANY_ROLE,
-            "What the store can do: native, emulated at a cost, or refused; and its limits.",
+            "The capabilities of the store, native, emulated or refused, and its limits.",
             capabilities,
         )
         .answers(200, "Every feature", Content::Json(named("Capabilities"))),
-        Route::new(
-            (Verb::Get, "/v1/health"),
-            (GROUP, "getHealth"),
-            ANY_ROLE,
-            "Asks the store whether it answers.",
-            health,
-        )
-        .answers(200, "It does", Content::Json(named("Health"))),
+        Route::new((Verb::Get, "/v1/health"), (GROUP, "getHealth"), ANY_ROLE, "Checks that the store answers.", health)
+            .answers(200, "It answers", Content::Json(named("Health"))),
         Route::new(
             (Verb::Get, "/v1/doctor"),
             (GROUP, "examineStore"),
             OPERATE,
-            "Looks at the store and its server and says what is wrong, each with its fix.",
+            "Checks the store and its server; each finding has its fix.",
             doctor,
         )
         .answers(200, "The findings", Content::Json(only("findings", list(named("Finding"))))),
@@ -54,7 +48,7 @@ async fn health(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
 }
 
 async fn doctor(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, ApiError> {
-    // It names queues.
+    // Findings name all queues.
     caller.check_everywhere()?;
     let findings = app.endpoint.examine(Deadline::after(Duration::from_secs(30))).await?;
     answer(&Findings { findings: findings.into_iter().map(Finding::from).collect() })

@@ -1,4 +1,4 @@
-//! Tasks: looking, calling off, bringing back.
+//! Tasks: list, get, cancel, retry, replay, edit.
 
 use std::sync::Arc;
 
@@ -23,53 +23,53 @@ use crate::api::{ApiError, Content, JsonBody, Params, Route, TaskPath, Verb, ans
 use crate::app::App;
 use crate::audit::outcome;
 use crate::in_flight::InFlight;
-use crate::jobs::{Job, check_rate, chunk};
-use crate::portions::{BY_ID, READ_AND_WRITTEN, Room};
+use crate::jobs::{Job, check_rate, chunk_size};
+use crate::row_sizes::{AnswerSpace, BY_ID, READ_AND_ENCODED};
 
-const MOST_LISTED: usize = 1000;
+const MAX_LISTED: usize = 1000;
 
-/// Pages of the store that one answer is made of at most. Each looks at thousands of rows, most of which may be of others:
-/// with more of them than this, a page is short and its cursor goes on where the look ended.
-const MOST_PAGES: usize = 20;
+/// Upper bound of the store's pages for one answer. Each reads thousands of rows, most of which may be hidden from the
+/// caller: at the bound, the answer is short and its cursor continues where the search stopped.
+const MAX_PAGES: usize = 20;
 
-/// The name of the listing, for its cursors.
+/// Name of the listing in its cursors.
 const TASKS: &str = "tasks";
 
-/// So many tasks are named with one request.
-const MOST_NAMED: usize = 10_000;
+/// Upper bound of the ids of one request.
+const MAX_NAMED: usize = 10_000;
 
-/// So many are brought back in one call to the store.
+/// Tasks replayed by one call to the store.
 const CHUNK: usize = 500;
 
 pub(super) fn routes() -> Vec<Route> {
     const GROUP: &str = "Tasks";
     vec![
         Route::new((Verb::Get, "/v1/tasks"), (GROUP, "listTasks"), READ, "Tasks, newest first.", list)
-            .parameters("state", text(), "In one of these states")
-            .parameters("type", text(), "Of one of these types")
+            .parameters("state", text(), "Only tasks in one of these states")
+            .parameters("type", text(), "Only those of one of these types")
             .parameters(
                 "within",
                 text(),
-                "And of a type of one of these names; 'mail.*' means all that begin with 'mail.'",
+                "Only those of a type with one of these names; 'mail.*' matches names that begin with 'mail.'",
             )
-            .parameters("tag", text(), "With all of these tags")
-            .parameter("schedule", text(), "Made by this schedule")
-            .parameter("reason", text(), "That died for this reason")
-            .parameter("error", text(), "Whose last error has this in it")
-            .parameter("since", schemas::time(), "Made at this time or later")
-            .parameter("before", schemas::time(), "Made before this time")
-            .parameter("limit", limit(MOST_LISTED), "At most so many; 100 unless told otherwise")
-            .parameter("after", text(), "The 'next' of the page before")
+            .parameters("tag", text(), "Only those with all of these tags")
+            .parameter("schedule", text(), "Only those created by this schedule")
+            .parameter("reason", text(), "Only those that died for this reason")
+            .parameter("error", text(), "Only those whose last error contains this text")
+            .parameter("since", schemas::time(), "Only those created at this time or later")
+            .parameter("before", schemas::time(), "Only those created before this time")
+            .parameter("limit", limit(MAX_LISTED), "Rows of the page; default 100")
+            .parameter("after", text(), "'next' of the previous page")
             .answers(
                 200,
-                "A page of tasks; it may be short and still not the last",
+                "A page of tasks; it can be short and not the last",
                 Content::Json(page("tasks", named("TaskInfo"))),
             ),
         Route::new(
             (Verb::Get, "/v1/tasks/routes"),
             (GROUP, "getTaskRoutes"),
             ANY_ROLE,
-            "How tasks reach their workers.",
+            "How tasks are delivered to workers.",
             task_routes,
         )
         .answers(200, "The routes", Content::Json(named("TaskRoutes"))),
@@ -77,16 +77,16 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Post, "/v1/tasks/replay"),
             (GROUP, "replayTasks"),
             OPERATE,
-            "Brings dead tasks back, all at once; with 'dry_run', only tells which.",
+            "Replays dead tasks, all at once; with 'dry_run', only lists them.",
             replay_many,
         )
         .takes(named("Replay"))
-        .answers(200, "Which were brought back", Content::Json(named("Replayed"))),
+        .answers(200, "The replayed and the skipped tasks", Content::Json(named("Replayed"))),
         Route::new(
             (Verb::Post, "/v1/tasks/replay-job"),
             (GROUP, "startReplay"),
             OPERATE,
-            "Begins to bring dead tasks back, at most 'rate' a second. Watch or cancel the job.",
+            "Starts a job that replays dead tasks, at most 'rate' per second.",
             start_replay,
         )
         .takes(named("ReplayJob"))
@@ -95,49 +95,49 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Get, "/v1/tasks/{id}"),
             (GROUP, "getTask"),
             READ,
-            "A task with its payload, its result, its attempts and the payloads that it had before: the newest, where all of \
-             them would be too large an answer.",
+            "A task with its payload, result, attempts and earlier payloads; only the newest of these, if all would be too \
+             large.",
             get,
         )
-        .answers(200, "It", Content::Json(named("Task"))),
+        .answers(200, "The task", Content::Json(named("Task"))),
         Route::new(
             (Verb::Post, "/v1/tasks/{id}/cancel"),
             (GROUP, "cancelTask"),
             OPERATE,
-            "Calls a task off, wherever it is. A running handler is told.",
+            "Cancels a task in any state. A running handler is notified.",
             cancel,
         )
-        .answers(200, "As it is now, and the state that it left", Content::Json(named("ChangedTask"))),
+        .answers(200, "The task, and its previous state", Content::Json(named("ChangedTask"))),
         Route::new(
             (Verb::Post, "/v1/tasks/{id}/retry"),
             (GROUP, "retryTask"),
             OPERATE,
-            "Has a task run now: one that waits does not wait any longer, one that is dead is replayed.",
+            "Makes a task run now: a waiting one becomes due, a dead one is replayed.",
             retry,
         )
-        .answers(200, "As it is now", Content::Json(named("ChangedTask"))),
+        .answers(200, "The task", Content::Json(named("ChangedTask"))),
         Route::new(
             (Verb::Post, "/v1/tasks/{id}/replay"),
             (GROUP, "replayTask"),
             OPERATE,
-            "Brings a dead task back, with all its attempts before it.",
+            "Replays a dead task, with fresh attempts.",
             replay,
         )
-        .answers(200, "As it is now", Content::Json(named("ChangedTask"))),
+        .answers(200, "The task", Content::Json(named("ChangedTask"))),
         Route::new(
             (Verb::Put, "/v1/tasks/{id}/payload"),
             (GROUP, "editTask"),
             OPERATE,
-            "Changes the payload of a dead task; the one before is kept.",
+            "Changes the payload of a dead task; the previous one is kept.",
             edit,
         )
         .takes(named("Payload"))
-        .answers(200, "The number of the new one", Content::Json(named("Revision"))),
+        .answers(200, "The new revision", Content::Json(named("Revision"))),
     ]
 }
 
 impl App {
-    /// Whether somebody may see and use tasks of a type: those of the queue that it would be delivered by.
+    /// Whether the caller may see and use tasks of a type: whether the token covers its queue.
     pub(super) fn may_use_type(&self, caller: &Caller, task_type: &TaskType) -> bool {
         caller.queues.is_none()
             || self.client().store().routes().queue(task_type).is_ok_and(|queue| caller.may_use(&queue))
@@ -146,13 +146,13 @@ impl App {
     pub(super) fn check_type(&self, caller: &Caller, task_type: &TaskType) -> Result<(), ApiError> {
         match self.may_use_type(caller, task_type) {
             true => Ok(()),
-            false => {
-                Err(ApiError::forbidden(format!("this token is not for tasks of type '{task_type}'; use one that is")))
-            }
+            false => Err(ApiError::forbidden(format!(
+                "this token does not cover tasks of type '{task_type}'; use one that does"
+            ))),
         }
     }
 
-    /// A task that somebody may see. One of another queue than their token is for is as if it were not there.
+    /// Returns a task that the caller may see; a hidden one is reported as not found.
     async fn task(&self, caller: &Caller, id: TaskId) -> Result<Task, ApiError> {
         let task = self.client().get(id, Deadline::default()).await?;
         match self.may_use_type(caller, &task.info.task_type) {
@@ -161,7 +161,7 @@ impl App {
         }
     }
 
-    /// Refuses somebody whose token is not for a task's queue.
+    /// Fails if the token does not cover the task's queue.
     pub(super) async fn check_task(&self, caller: &Caller, id: TaskId) -> Result<(), ApiError> {
         if caller.queues.is_none() {
             return Ok(());
@@ -169,8 +169,8 @@ impl App {
         self.task(caller, id).await.map(drop)
     }
 
-    /// A page of the tasks that somebody may see. What they may not is never read, and makes no difference: the pages are
-    /// as full, and end where they would, if it were not there, but for [`MOST_PAGES`].
+    /// Returns a page of the tasks that the caller may see. Hidden tasks do not show in the size and the cursor of a
+    /// page, except by [`MAX_PAGES`].
     pub(super) async fn visible_tasks(&self, caller: &Caller, query: &TaskQuery) -> Result<TaskPage, ApiError> {
         let deadline = Deadline::default();
         let Some(own) = caller.task_types(self.client().store().routes()) else {
@@ -200,14 +200,14 @@ impl App {
     }
 }
 
-/// A walk through pages of the store that fills one page. Each of them comes of so many rows, whoever may see them.
+/// Fills one page from several pages of the store. Each of those reads a bounded number of rows, visible or not.
 #[derive(Debug, Default)]
 struct Walk {
     limit: usize,
     pages: usize,
     tasks: Vec<TaskInfo>,
     after: Option<TaskCursor>,
-    /// Where the page ends, once it is full.
+    /// Cursor of the end of the page, once it is full.
     end: Option<TaskCursor>,
 }
 
@@ -216,8 +216,8 @@ impl Walk {
         self.limit.saturating_sub(self.tasks.len())
     }
 
-    /// Takes a page of the store. Answers whether another is needed: behind a full page one more row tells whether there
-    /// is another page.
+    /// Adds a page of the store. Returns whether another is needed: after a full page, one more row shows whether there
+    /// is a next page.
     fn take(&mut self, page: TaskPage) -> bool {
         if self.missing() == 0 && !page.tasks.is_empty() {
             return false;
@@ -228,7 +228,7 @@ impl Walk {
         if self.end.is_none() && self.missing() == 0 {
             self.end.clone_from(&self.after);
         }
-        self.after.is_some() && self.pages < MOST_PAGES
+        self.after.is_some() && self.pages < MAX_PAGES
     }
 
     fn finish(self) -> TaskPage {
@@ -238,8 +238,8 @@ impl Walk {
 }
 
 async fn list(State(app): State<Arc<App>>, caller: Caller, params: Params) -> Result<Response, ApiError> {
-    // An empty value says nothing, here as everywhere.
-    let query = read_query(&params.said())?;
+    // Empty parameters are ignored, as in all routes.
+    let query = read_query(&params.non_empty())?;
     answer(&Page::from(app.visible_tasks(&caller, &query).await?))
 }
 
@@ -255,56 +255,56 @@ async fn get(
     in_flight: InFlight,
 ) -> Result<Response, ApiError> {
     let (client, deadline) = (app.client(), Deadline::default());
-    // Until the answer is counted.
+    // Reserved until the actual answer is counted.
     let size = app.size_by_id();
-    in_flight.grow(size.saturating_mul(READ_AND_WRITTEN)).await?;
+    in_flight.grow(size.saturating_mul(READ_AND_ENCODED)).await?;
     let task = app.task(&caller, id).await?;
     let own = task.payload.len() + task.result.as_ref().map_or(0, |result| result.len());
     in_flight.correct(size, size.max(own));
-    app.portions_of_tasks.saw([(BY_ID, own)]);
+    app.task_sizes.record([(BY_ID, own)]);
     let attempts = client.attempts(id, deadline).await?;
-    // As many payloads as the task had before.
+    // One payload per earlier revision.
     let expected = size.max(own).saturating_mul(task.info.revision as usize);
     in_flight.grow(expected).await?;
     let mut revisions = client.revisions(id, deadline).await?;
     in_flight.correct(expected, revisions.iter().map(|revision| revision.payload.len()).sum());
-    // The newest, of those that do not all fit into an answer.
+    // Keeps the newest ones if not all fit into an answer.
     revisions.reverse();
-    Room::default().take(&mut revisions, |revision| revision.payload.len());
+    AnswerSpace::default().take(&mut revisions, |revision| revision.payload.len());
     revisions.reverse();
     answer(&Detail::new(task, attempts, revisions))
 }
 
-/// A task after it was changed, which is told to those who look.
+/// Returns a changed task, and publishes the change.
 async fn changed(app: &App, id: TaskId) -> Result<Info, ApiError> {
     let info = app.client().get(id, Deadline::default()).await?.info;
-    app.live.tell_of_tasks([&info.task_type]);
+    app.live.tasks_changed([&info.task_type]);
     Ok(Info::from(info))
 }
 
 async fn cancel(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskPath) -> Result<Response, ApiError> {
     app.check_task(&caller, id).await?;
-    let deed = app.audit.begin(&caller, "cancel_task", &id.to_string(), json!({})).await?;
+    let audited = app.audit.begin(&caller, "cancel_task", &id.to_string(), json!({})).await?;
     let done = app.client().cancel(id, Deadline::default()).await;
-    app.audit.done(deed, outcome(&done, |left: &TaskState| json!({ "left": left }))).await;
+    app.audit.finish(audited, outcome(&done, |left: &TaskState| json!({ "left": left }))).await;
     let left = done?;
     answer(&Canceled { info: changed(&app, id).await?, left })
 }
 
 async fn retry(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskPath) -> Result<Response, ApiError> {
     app.check_task(&caller, id).await?;
-    let deed = app.audit.begin(&caller, "retry_task", &id.to_string(), json!({})).await?;
+    let audited = app.audit.begin(&caller, "retry_task", &id.to_string(), json!({})).await?;
     let done = app.client().retry(id, Deadline::default()).await;
-    app.audit.done(deed, outcome(&done, |()| json!("retried"))).await;
+    app.audit.finish(audited, outcome(&done, |()| json!("retried"))).await;
     done?;
     answer(&changed(&app, id).await?)
 }
 
 async fn replay(State(app): State<Arc<App>>, caller: Caller, TaskPath(id): TaskPath) -> Result<Response, ApiError> {
     app.check_task(&caller, id).await?;
-    let deed = app.audit.begin(&caller, "replay_task", &id.to_string(), json!({})).await?;
+    let audited = app.audit.begin(&caller, "replay_task", &id.to_string(), json!({})).await?;
     let done = app.client().replay(id, Deadline::default()).await;
-    app.audit.done(deed, outcome(&done, |()| json!("replayed"))).await;
+    app.audit.finish(audited, outcome(&done, |()| json!("replayed"))).await;
     done?;
     answer(&changed(&app, id).await?)
 }
@@ -313,89 +313,89 @@ async fn edit(
     State(app): State<Arc<App>>,
     caller: Caller,
     TaskPath(id): TaskPath,
-    JsonBody(asked): JsonBody<EditPayloadRequest>,
+    JsonBody(request): JsonBody<EditPayloadRequest>,
 ) -> Result<Response, ApiError> {
     app.check_task(&caller, id).await?;
-    let payload = asked.into_payload()?;
-    let deed = app.audit.begin(&caller, "edit_task", &id.to_string(), json!({})).await?;
+    let payload = request.into_payload()?;
+    let audited = app.audit.begin(&caller, "edit_task", &id.to_string(), json!({})).await?;
     let done = app.client().edit(id, payload, Deadline::default()).await;
-    app.audit.done(deed, outcome(&done, |revision| json!({ "revision": revision }))).await;
+    app.audit.finish(audited, outcome(&done, |revision| json!({ "revision": revision }))).await;
     let revision = done?;
     changed(&app, id).await?;
     answer(&Edited { revision })
 }
 
-/// The tasks that a request means, and how the audit log calls them.
-async fn meant(app: &App, caller: &Caller, asked: &ReplayRequest) -> Result<Vec<TaskId>, ApiError> {
-    // Refuses ids beside a filter, which would be ignored.
-    let filter: TaskFilter = asked.filter()?;
-    if let Some(ids) = &asked.ids {
-        if ids.len() > MOST_NAMED {
-            return Err(ApiError::malformed(format!("ids: name at most {MOST_NAMED}")));
+/// Returns the selected tasks.
+async fn selected(app: &App, caller: &Caller, request: &ReplayRequest) -> Result<Vec<TaskId>, ApiError> {
+    // Fails on ids beside a filter, which would be ignored.
+    let filter: TaskFilter = request.filter()?;
+    if let Some(ids) = &request.ids {
+        if ids.len() > MAX_NAMED {
+            return Err(ApiError::malformed(format!("too many ids; send at most {MAX_NAMED}")));
         }
         for id in ids {
             app.check_task(caller, *id).await?;
         }
-        let limit = asked.limit.unwrap_or(usize::MAX);
+        let limit = request.limit.unwrap_or(usize::MAX);
         return Ok(ids.iter().take(limit).copied().collect());
     }
     if caller.queues.is_some() {
         if filter.types.is_empty() {
-            return Err(ApiError::forbidden("this token is for some queues; name the types that are meant"));
+            return Err(ApiError::forbidden("this token is limited to some queues; name the task types to replay"));
         }
         for task_type in &filter.types {
             app.check_type(caller, task_type)?;
         }
     }
-    let options = ReplayOptions { dry_run: true, rate: None, limit: asked.limit };
+    let options = ReplayOptions { dry_run: true, rate: None, limit: request.limit };
     Ok(app.client().replay_matching(filter, &options, |_| {}).await?.replayed)
 }
 
-fn chosen(asked: &ReplayRequest, tasks: &[TaskId]) -> serde_json::Value {
-    json!({ "tasks": tasks.len(), "types": asked.types, "reason": asked.reason, "error": asked.error })
+fn chosen(request: &ReplayRequest, tasks: &[TaskId]) -> serde_json::Value {
+    json!({ "tasks": tasks.len(), "types": request.types, "reason": request.reason, "error": request.error })
 }
 
 async fn replay_many(
     State(app): State<Arc<App>>,
     caller: Caller,
-    JsonBody(asked): JsonBody<ReplayRequest>,
+    JsonBody(request): JsonBody<ReplayRequest>,
 ) -> Result<Response, ApiError> {
-    let tasks = meant(&app, &caller, &asked).await?;
-    if asked.dry_run.unwrap_or_default() {
+    let tasks = selected(&app, &caller, &request).await?;
+    if request.dry_run.unwrap_or_default() {
         return answer(&Replayed { replayed: tasks, skipped: Vec::new() });
     }
-    let deed = app.audit.begin(&caller, "replay_tasks", "tasks", chosen(&asked, &tasks)).await?;
+    let audited = app.audit.begin(&caller, "replay_tasks", "tasks", chosen(&request, &tasks)).await?;
     let done = app.client().replay_each(&tasks, None, |_| {}).await;
     let shown = |report: &postrider::tasks::ReplayReport| json!({ "replayed": report.replayed.len() });
-    app.audit.done(deed, outcome(&done, shown)).await;
+    app.audit.finish(audited, outcome(&done, shown)).await;
     let report = done?;
-    app.live.tell_of_tasks(&asked.types);
+    app.live.tasks_changed(&request.types);
     answer(&Replayed { replayed: report.replayed, skipped: report.skipped })
 }
 
 async fn start_replay(
     State(app): State<Arc<App>>,
     caller: Caller,
-    JsonBody(asked): JsonBody<ReplayJobRequest>,
+    JsonBody(request): JsonBody<ReplayJobRequest>,
 ) -> Result<Response, ApiError> {
-    check_rate(asked.rate)?;
+    check_rate(request.rate)?;
     app.jobs.check_room()?;
-    let chosen_tasks = asked.replay();
-    let tasks = meant(&app, &caller, &chosen_tasks).await?;
-    let deed = app.audit.begin(&caller, "replay_tasks", "tasks", chosen(&chosen_tasks, &tasks)).await?;
-    let (own, rate, types) = (app.clone(), asked.rate, asked.types);
+    let chosen_tasks = request.replay();
+    let tasks = selected(&app, &caller, &chosen_tasks).await?;
+    let audited = app.audit.begin(&caller, "replay_tasks", "tasks", chosen(&chosen_tasks, &tasks)).await?;
+    let (own, rate, types) = (app.clone(), request.rate, request.types);
     let job = app.jobs.begin(&caller, JobKind::Replay, None, move |job| async move {
-        job.of(tasks.len());
-        let done = bring_back(&own, &tasks, &types, rate, &job).await;
+        job.set_total(tasks.len());
+        let done = replay_all(&own, &tasks, &types, rate, &job).await;
         let view = job.view();
-        own.audit.done(deed, outcome(&done, |()| json!({ "replayed": view.done, "skipped": view.skipped }))).await;
+        own.audit.finish(audited, outcome(&done, |()| json!({ "replayed": view.done, "skipped": view.skipped }))).await;
         done
     })?;
     answer_with(StatusCode::ACCEPTED, &job)
 }
 
-/// Brings dead tasks back, a few at a time.
-async fn bring_back(
+/// Replays dead tasks in chunks.
+async fn replay_all(
     app: &App,
     tasks: &[TaskId],
     types: &[TaskType],
@@ -403,15 +403,15 @@ async fn bring_back(
     job: &Job,
 ) -> Result<(), MessagingError> {
     let (mut done, mut skipped, began) = (0, 0, Instant::now());
-    for tasks in tasks.chunks(chunk(rate, CHUNK)) {
-        if !job.goes_on(began, done + skipped, rate).await {
+    for tasks in tasks.chunks(chunk_size(rate, CHUNK)) {
+        if !job.wait_for_rate(began, done + skipped, rate).await {
             break;
         }
         let report = app.client().replay_each(tasks, None, |_| {}).await?;
         done += report.replayed.len();
         skipped += report.skipped.len();
         job.progress(done, skipped);
-        app.live.tell_of_tasks(types);
+        app.live.tasks_changed(types);
     }
     Ok(())
 }
@@ -421,12 +421,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_of_few_rows_among_very_many_is_short_and_has_a_next() {
+    fn a_page_with_many_hidden_rows_is_short_and_has_a_next() {
         let mut walk = Walk { limit: 10, ..Walk::default() };
         let nothing = |next: usize| TaskPage { tasks: Vec::new(), next: Some(TaskCursor(next.to_string())) };
         let pages = (1..).take_while(|page| walk.take(nothing(*page))).count() + 1;
         let page = walk.finish();
-        let end = TaskCursor(MOST_PAGES.to_string());
-        assert_eq!((pages, page.tasks.len(), page.next), (MOST_PAGES, 0, Some(end)));
+        let end = TaskCursor(MAX_PAGES.to_string());
+        assert_eq!((pages, page.tasks.len(), page.next), (MAX_PAGES, 0, Some(end)));
     }
 }

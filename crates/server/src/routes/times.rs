@@ -1,4 +1,4 @@
-//! When: the next times of a schedule, and how long a queue's messages took.
+//! The next ticks of a schedule, and durations of a queue.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::api::schemas::{limit, named};
 use crate::api::{ApiError, Content, NamePath, Params, QueuePath, Route, Verb, answer};
 use crate::app::App;
 
-/// Times of one answer.
-const MOST_TIMES: usize = 100;
+/// Upper bound of the times of an answer.
+const MAX_TIMES: usize = 100;
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
@@ -24,16 +24,16 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Get, "/v1/schedules/{name}/times"),
             ("Schedules", "getScheduleTimes"),
             READ,
-            "The next times of a schedule; of one that is paused, those that it would have if it went on now.",
+            "The next ticks of a schedule; of a paused one, those it would have if it were resumed now.",
             times,
         )
-        .parameter("limit", limit(MOST_TIMES), "At most so many; 5 unless told otherwise")
+        .parameter("limit", limit(MAX_TIMES), "Number of ticks; default 5")
         .answers(200, "The times", Content::Json(named("ScheduleTimes"))),
         Route::new(
             (Verb::Get, "/v1/queues/{queue}/durations"),
             ("Queues", "getQueueDurations"),
             READ,
-            "How long messages of a queue waited for their first delivery and how long their handlers took, of what went \
+            "How long messages of a queue waited for their first delivery, and how long their handlers took: those that went \
              through this server in the last hour.",
             durations,
         )
@@ -48,7 +48,7 @@ async fn times(
     params: Params,
 ) -> Result<Response, ApiError> {
     let schedule = app.schedule(&caller, &name).await?;
-    let count = params.limit(5, MOST_TIMES)?;
+    let count = params.limit(5, MAX_TIMES)?;
     let first = schedule.next_run_at.filter(|_| schedule.paused_at.is_none());
     let timing = &schedule.definition.timing;
     let times = next_times(timing, first, count)?;

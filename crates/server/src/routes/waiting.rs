@@ -1,4 +1,4 @@
-//! Messages that wait, acted on by hand, one or many: delivered now, dead-lettered, deleted.
+//! Actions on waiting messages, one or many: deliver now, dead-letter, delete.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::api::{ApiError, Content, JsonBody, MessagePath, QueuePath, Route, Ver
 use crate::app::App;
 use crate::audit::outcome;
 use crate::in_flight::InFlight;
-use crate::jobs::{Job, check_rate, chunk};
+use crate::jobs::{Job, check_rate, chunk_size};
 
-/// Messages that are named with one request.
-const MOST_NAMED: usize = 10_000;
+/// Upper bound of the ids of one request.
+const MAX_NAMED: usize = 10_000;
 
-/// Messages between two looks whether a job goes on.
+/// Messages between two checks whether the job is canceled.
 const CHUNK: usize = 100;
 
 pub(super) fn routes() -> Vec<Route> {
@@ -36,65 +36,65 @@ pub(super) fn routes() -> Vec<Route> {
             (Verb::Post, "/v1/queues/{queue}/messages/{id}/deliver-now"),
             (GROUP, "deliverMessageNow"),
             OPERATE,
-            "Makes a waiting message due. Behind the head of its key it still waits for its turn. A leased message is \
-             refused.",
+            "Makes a waiting message due. Behind the head of its ordering key it still waits for that one. A leased message \
+             is refused.",
             deliver_now,
         )
-        .answers(204, "It is due", Content::Nothing),
+        .answers(204, "The message is due", Content::Nothing),
         Route::new(
             (Verb::Post, "/v1/queues/{queue}/messages/{id}/dead-letter"),
             (GROUP, "deadLetterWaitingMessage"),
             OPERATE,
-            "Moves a waiting message to the dead letters. A leased message is refused.",
+            "Dead-letters a waiting message. A leased message is refused.",
             dead_letter,
         )
         .takes(named("Death"))
-        .answers(204, "It is a dead letter", Content::Nothing),
+        .answers(204, "The message is a dead letter", Content::Nothing),
         Route::new(
             (Verb::Delete, "/v1/queues/{queue}/messages/{id}"),
             (GROUP, "deleteMessage"),
             OPERATE,
-            "Removes a waiting message for good. It is archived as a purged dead letter is. A leased message is refused.",
+            "Deletes a waiting message. It is archived as a purged dead letter is. A leased message is refused.",
             delete,
         )
-        .answers(204, "It is gone", Content::Nothing),
+        .answers(204, "The message is deleted", Content::Nothing),
         Route::new(
             (Verb::Post, "/v1/queues/{queue}/messages/deliver-now-job"),
             (GROUP, "startDeliverNow"),
             OPERATE,
-            "Begins to make waiting messages due, at most 'rate' a second; with 'dry_run', only tells how many. A leased \
-             message is left to its worker. Watch or cancel the job.",
+            "Starts a job that makes waiting messages due, at most 'rate' per second; with 'dry_run', only counts them. \
+             Leased messages are skipped.",
             start_deliver_now,
         )
         .takes(named("BulkMessages"))
-        .answers(200, "How many it would be", Content::Json(named("ChosenMessages")))
+        .answers(200, "The counts of a dry run", Content::Json(named("ChosenMessages")))
         .answers(202, "The job", Content::Json(named("Job"))),
         Route::new(
             (Verb::Post, "/v1/queues/{queue}/messages/dead-letter-job"),
             (GROUP, "startDeadLetter"),
             OPERATE,
-            "Begins to move waiting messages to the dead letters, at most 'rate' a second; with 'dry_run', only tells how \
-             many. A leased message is left to its worker. Watch or cancel the job.",
+            "Starts a job that dead-letters waiting messages, at most 'rate' per second; with 'dry_run', only counts them. \
+             Leased messages are skipped.",
             start_dead_letter,
         )
         .takes(named("BulkMessages"))
-        .answers(200, "How many it would be", Content::Json(named("ChosenMessages")))
+        .answers(200, "The counts of a dry run", Content::Json(named("ChosenMessages")))
         .answers(202, "The job", Content::Json(named("Job"))),
         Route::new(
             (Verb::Post, "/v1/queues/{queue}/messages/delete-job"),
             (GROUP, "startDelete"),
             OPERATE,
-            "Begins to remove waiting messages for good, at most 'rate' a second; with 'dry_run', only tells how many. A \
-             leased message is left to its worker. Watch or cancel the job.",
+            "Starts a job that deletes waiting messages, at most 'rate' per second; with 'dry_run', only counts them. Leased \
+             messages are skipped.",
             start_delete,
         )
         .takes(named("BulkMessages"))
-        .answers(200, "How many it would be", Content::Json(named("ChosenMessages")))
+        .answers(200, "The counts of a dry run", Content::Json(named("ChosenMessages")))
         .answers(202, "The job", Content::Json(named("Job"))),
     ]
 }
 
-/// What is done with a waiting message.
+/// An action on a waiting message.
 #[derive(Debug, Clone)]
 enum Action {
     DeliverNow,
@@ -109,7 +109,7 @@ impl From<DeathRequest> for Action {
 }
 
 impl Action {
-    async fn carry_out(&self, app: &App, queue: &QueueName, id: MessageId) -> Result<(), MessagingError> {
+    async fn apply(&self, app: &App, queue: &QueueName, id: MessageId) -> Result<(), MessagingError> {
         let (provider, deadline) = (&app.provider, Deadline::default());
         match self.clone() {
             Self::DeliverNow => provider.deliver_now(queue, id, deadline).await,
@@ -120,7 +120,7 @@ impl Action {
         }
     }
 
-    /// What the audit log calls it.
+    /// Name in the audit log.
     fn name(&self) -> &'static str {
         match self {
             Self::DeliverNow => "deliver_message_now",
@@ -129,7 +129,7 @@ impl Action {
         }
     }
 
-    /// What the audit log calls it when it is done with many.
+    /// Name of the bulk action in the audit log.
     fn name_of_many(&self) -> &'static str {
         match self {
             Self::DeliverNow => "deliver_messages_now",
@@ -154,7 +154,7 @@ impl Action {
     }
 }
 
-/// Does something with one message, and keeps it in the audit log.
+/// Takes an action on one message, with an entry in the audit log.
 async fn act(
     app: &App,
     caller: &Caller,
@@ -162,9 +162,9 @@ async fn act(
     id: MessageId,
     action: Action,
 ) -> Result<Response, ApiError> {
-    let deed = app.audit.begin(caller, action.name(), queue.as_str(), action.detail(json!({ "id": id }))).await?;
-    let done = action.carry_out(app, queue, id).await;
-    app.audit.done(deed, outcome(&done, |()| json!("done"))).await;
+    let audited = app.audit.begin(caller, action.name(), queue.as_str(), action.detail(json!({ "id": id }))).await?;
+    let done = action.apply(app, queue, id).await;
+    app.audit.finish(audited, outcome(&done, |()| json!("done"))).await;
     done?;
     Ok(no_content())
 }
@@ -183,9 +183,9 @@ async fn dead_letter(
     caller: Caller,
     QueuePath(queue): QueuePath,
     MessagePath(id): MessagePath,
-    JsonBody(asked): JsonBody<DeathRequest>,
+    JsonBody(request): JsonBody<DeathRequest>,
 ) -> Result<Response, ApiError> {
-    act(&app, &caller, &queue, id, asked.into()).await
+    act(&app, &caller, &queue, id, request.into()).await
 }
 
 async fn delete(
@@ -197,27 +197,27 @@ async fn delete(
     act(&app, &caller, &queue, id, Action::Delete).await
 }
 
-/// The messages that a request means. Named ones are looked for in a dry run only: an action on them tells which it skips.
-async fn meant(
+/// Returns the selected messages. Ids are looked up in a dry run only: a job itself counts the ones it skips.
+async fn selected(
     app: &App,
     queue: &QueueName,
-    asked: &BulkMessages,
+    request: &BulkMessages,
     in_flight: &InFlight,
 ) -> Result<(Vec<MessageId>, ChosenMessages), ApiError> {
-    let filter = asked.filter()?;
-    let Some(named) = &asked.ids else {
+    let filter = request.filter()?;
+    let Some(named) = &request.ids else {
         let (ids, complete) = find_waiting::chosen(app, queue, &filter, in_flight).await?;
         let messages = ids.len() as u64;
         return Ok((ids, ChosenMessages { messages, skipped: 0, complete }));
     };
-    if named.len() > MOST_NAMED {
-        return Err(ApiError::malformed(format!("ids: name at most {MOST_NAMED}")));
+    if named.len() > MAX_NAMED {
+        return Err(ApiError::malformed(format!("too many ids; send at most {MAX_NAMED}")));
     }
     let mut seen = HashSet::new();
     let mut ids: Vec<MessageId> = named.iter().copied().filter(|id| seen.insert(*id)).collect();
     let all = ids.len();
     let mut complete = true;
-    if asked.dry_run.unwrap_or_default() {
+    if request.dry_run.unwrap_or_default() {
         let (waiting, is_complete) = find_waiting::chosen(app, queue, &filter, in_flight).await?;
         let waiting: HashSet<MessageId> = waiting.into_iter().collect();
         ids.retain(|id| waiting.contains(id));
@@ -232,36 +232,36 @@ async fn start(
     caller: &Caller,
     queue: QueueName,
     in_flight: &InFlight,
-    (action, asked): (Action, BulkMessages),
+    (action, request): (Action, BulkMessages),
 ) -> Result<Response, ApiError> {
     app.provider.capabilities().require(Feature::WaitingMessages)?;
-    check_rate(asked.rate)?;
-    if asked.dry_run.unwrap_or_default() {
-        return answer(&meant(app, &queue, &asked, in_flight).await?.1);
+    check_rate(request.rate)?;
+    if request.dry_run.unwrap_or_default() {
+        return answer(&selected(app, &queue, &request, in_flight).await?.1);
     }
     app.jobs.check_room()?;
-    let (ids, _) = meant(app, &queue, &asked, in_flight).await?;
+    let (ids, _) = selected(app, &queue, &request, in_flight).await?;
     let detail = action.detail(json!({
         "messages": ids.len(),
-        "state": asked.state,
-        "key": asked.key,
-        "header": asked.header,
-        "since": asked.since,
-        "before": asked.before,
+        "state": request.state,
+        "key": request.key,
+        "header": request.header,
+        "since": request.since,
+        "before": request.before,
     }));
-    let deed = app.audit.begin(caller, action.name_of_many(), queue.as_str(), detail).await?;
-    let (own, rate, of) = (app.clone(), asked.rate, queue.clone());
+    let audited = app.audit.begin(caller, action.name_of_many(), queue.as_str(), detail).await?;
+    let (own, rate, of) = (app.clone(), request.rate, queue.clone());
     let job = app.jobs.begin(caller, action.kind(), Some(queue), move |job| async move {
-        job.of(ids.len());
+        job.set_total(ids.len());
         let done = act_on_all(&own, &of, &action, &ids, rate, &job).await;
         let view = job.view();
-        own.audit.done(deed, outcome(&done, |()| json!({ "done": view.done, "skipped": view.skipped }))).await;
+        own.audit.finish(audited, outcome(&done, |()| json!({ "done": view.done, "skipped": view.skipped }))).await;
         done
     })?;
     answer_with(StatusCode::ACCEPTED, &job)
 }
 
-/// Does something with messages, one after the other.
+/// Takes an action on messages, one after the other.
 async fn act_on_all(
     app: &App,
     queue: &QueueName,
@@ -271,14 +271,14 @@ async fn act_on_all(
     job: &Job,
 ) -> Result<(), MessagingError> {
     let (mut done, mut skipped, began) = (0, 0, Instant::now());
-    for ids in ids.chunks(chunk(rate, CHUNK)) {
-        if !job.goes_on(began, done + skipped, rate).await {
+    for ids in ids.chunks(chunk_size(rate, CHUNK)) {
+        if !job.wait_for_rate(began, done + skipped, rate).await {
             break;
         }
         for id in ids {
-            match action.carry_out(app, queue, *id).await {
+            match action.apply(app, queue, *id).await {
                 Ok(()) => done += 1,
-                // A worker has it, or it is no more.
+                // It is leased, or was removed.
                 Err(MessagingError::MessageLeased { .. } | MessagingError::MessageNotFound { .. }) => skipped += 1,
                 Err(error) => {
                     job.progress(done, skipped);
@@ -291,9 +291,9 @@ async fn act_on_all(
     Ok(())
 }
 
-/// Refuses the words of a death where there is none.
-fn check_no_death(asked: &BulkMessages) -> Result<(), ApiError> {
-    match asked.reason.is_some() || asked.error.is_some() {
+/// Fails on a reason or an error if the action is not dead-lettering.
+fn check_no_reason(request: &BulkMessages) -> Result<(), ApiError> {
+    match request.reason.is_some() || request.error.is_some() {
         true => Err(MessagingError::invalid("reason", "only dead-lettering takes reason and error").into()),
         false => Ok(()),
     }
@@ -304,10 +304,10 @@ async fn start_deliver_now(
     caller: Caller,
     QueuePath(queue): QueuePath,
     in_flight: InFlight,
-    JsonBody(asked): JsonBody<BulkMessages>,
+    JsonBody(request): JsonBody<BulkMessages>,
 ) -> Result<Response, ApiError> {
-    check_no_death(&asked)?;
-    start(&app, &caller, queue, &in_flight, (Action::DeliverNow, asked)).await
+    check_no_reason(&request)?;
+    start(&app, &caller, queue, &in_flight, (Action::DeliverNow, request)).await
 }
 
 async fn start_dead_letter(
@@ -315,11 +315,12 @@ async fn start_dead_letter(
     caller: Caller,
     QueuePath(queue): QueuePath,
     in_flight: InFlight,
-    JsonBody(mut asked): JsonBody<BulkMessages>,
+    JsonBody(mut request): JsonBody<BulkMessages>,
 ) -> Result<Response, ApiError> {
-    let reason = asked.reason.take().ok_or_else(|| MessagingError::invalid("reason", "say why, in a word"))?;
-    let (reason, error) = waiting::check_death(reason.into(), asked.error.take())?;
-    start(&app, &caller, queue, &in_flight, (Action::DeadLetter { reason, error }, asked)).await
+    let reason =
+        request.reason.take().ok_or_else(|| MessagingError::invalid("reason", "it is missing; use one word"))?;
+    let (reason, error) = waiting::check_death(reason.into(), request.error.take())?;
+    start(&app, &caller, queue, &in_flight, (Action::DeadLetter { reason, error }, request)).await
 }
 
 async fn start_delete(
@@ -327,8 +328,8 @@ async fn start_delete(
     caller: Caller,
     QueuePath(queue): QueuePath,
     in_flight: InFlight,
-    JsonBody(asked): JsonBody<BulkMessages>,
+    JsonBody(request): JsonBody<BulkMessages>,
 ) -> Result<Response, ApiError> {
-    check_no_death(&asked)?;
-    start(&app, &caller, queue, &in_flight, (Action::Delete, asked)).await
+    check_no_reason(&request)?;
+    start(&app, &caller, queue, &in_flight, (Action::Delete, request)).await
 }

@@ -1,5 +1,5 @@
-//! The dashboard in a browser, against a server in this process with a store of its own: every page, every action, and what
-//! each of them did to the store.
+//! Tests of the dashboard in a browser, against a server in this process with its own store: every page, every action,
+//! and the effect on the store.
 
 mod access;
 mod archive;
@@ -7,12 +7,12 @@ mod bodies;
 mod browser;
 mod dead_letters;
 mod driver;
+mod fixtures;
 mod keyboard;
 mod live;
 mod messages;
 mod pages;
 mod picture;
 mod queues;
-mod scene;
 mod tasks;
 mod triage;

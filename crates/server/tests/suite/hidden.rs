@@ -1,4 +1,4 @@
-//! What a token may not see makes no difference to what it sees.
+//! Rows hidden from a token do not show in its answers.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::place::{PATIENCE, Place, eventually};
+use crate::test_server::{TIMEOUT, TestServer, eventually};
 
-/// The queues of the token that looks.
+/// The queues of the token.
 const OWN: [&str; 2] = ["mail*", "task_mail*"];
 
-/// A server with rows of two teams; of one alone unless `both`.
+/// A server with rows of two teams, or of one.
 struct Teams {
-    place: Place,
+    server: TestServer,
     both: bool,
     token: String,
     hidden_task: Option<String>,
@@ -24,9 +24,9 @@ struct Teams {
 impl Teams {
     async fn new(both: bool) -> Self {
         let options = ServerOptions { sample_interval: Duration::from_millis(50), ..ServerOptions::default() };
-        let place = Place::with(options).await;
-        let mut teams = Self { place, both, token: String::new(), hidden_task: None };
-        // Rows that are hidden come first, last and in between, and more of them than fit on a page.
+        let server = TestServer::with(options).await;
+        let mut teams = Self { server, both, token: String::new(), hidden_task: None };
+        // Hidden rows are first, last and in between, and more than fit on a page.
         for number in 0..4 {
             teams.hide(number * 2).await;
             teams.died("mail", &format!("no stamp {number}")).await;
@@ -35,27 +35,27 @@ impl Teams {
             teams.hide(number * 2 + 1).await;
         }
         for kind in ["mail", "mail.bulk"] {
-            teams.place.post("/v1/tasks", json!({ "type": kind, "payload": "", "tags": ["red"] })).await.of(201);
+            teams.server.post("/v1/tasks", json!({ "type": kind, "payload": "", "tags": ["red"] })).await.of(201);
         }
         teams.schedule("nightly", "mail").await;
         if both {
             teams.schedule("secret", "sms").await;
-            teams.place.post("/v1/tasks", json!({ "type": "sms", "payload": "", "tags": ["red"] })).await.of(201);
-            // Larger than any of the others, and running.
+            teams.server.post("/v1/tasks", json!({ "type": "sms", "payload": "", "tags": ["red"] })).await.of(201);
+            // Larger than all others, and running.
             let claim = json!({ "types": ["sms"], "worker": "spy", "lease": "10m" });
-            teams.place.post("/v1/tasks/claim", claim).await.of(200);
-            teams.place.post("/v1/tasks/replay-job", json!({ "type": ["sms"], "rate": 0.01 })).await.of(202);
+            teams.server.post("/v1/tasks/claim", claim).await.of(200);
+            teams.server.post("/v1/tasks/replay-job", json!({ "type": ["sms"], "rate": 0.01 })).await.of(202);
             let ask = json!({ "queues": ["mail", "orders"], "worker": "anna" });
-            teams.place.post("/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
-            teams.place.post("/v1/queues/orders/receive", json!({ "worker": "ben" })).await.of(200);
-            teams.place.post("/v1/receive", ask).await.of(200);
+            teams.server.post("/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
+            teams.server.post("/v1/queues/orders/receive", json!({ "worker": "ben" })).await.of(200);
+            teams.server.post("/v1/receive", ask).await.of(200);
         } else {
-            teams.place.post("/v1/receive", json!({ "queues": ["mail"], "worker": "anna" })).await.of(200);
+            teams.server.post("/v1/receive", json!({ "queues": ["mail"], "worker": "anna" })).await.of(200);
         }
         let claim = json!({ "types": ["mail.bulk"], "worker": "carl", "lease": "10m" });
-        assert_eq!(teams.place.post("/v1/tasks/claim", claim).await.of(200)["tasks"].as_array().unwrap().len(), 1);
-        teams.token = teams.place.token(&[Role::Read, Role::Operate], Some(&OWN)).await;
-        eventually(async || (teams.place.get("/v1/queues").await.status == 401).then_some(())).await;
+        assert_eq!(teams.server.post("/v1/tasks/claim", claim).await.of(200)["tasks"].as_array().unwrap().len(), 1);
+        teams.token = teams.server.token(&[Role::Read, Role::Operate], Some(&OWN)).await;
+        eventually(async || (teams.server.get("/v1/queues").await.status == 401).then_some(())).await;
         teams
     }
 
@@ -68,49 +68,49 @@ impl Teams {
     }
 
     async fn died(&self, kind: &str, error: &str) -> String {
-        let made = self.place.post("/v1/tasks", json!({ "type": kind, "payload": "" })).await.of(201);
+        let made = self.server.post("/v1/tasks", json!({ "type": kind, "payload": "" })).await.of(201);
         let claim = json!({ "types": [kind], "worker": "w", "lease": "1m" });
-        let claimed = self.place.post("/v1/tasks/claim", claim).await.of(200);
+        let claimed = self.server.post("/v1/tasks/claim", claim).await.of(200);
         let end =
             json!({ "lease": claimed["tasks"][0]["lease"], "outcome": "dead", "reason": "permanent", "error": error });
-        self.place.post("/v1/tasks/finish", json!({ "finish": [end] })).await.of(200);
+        self.server.post("/v1/tasks/finish", json!({ "finish": [end] })).await.of(200);
         made["id"].as_str().unwrap().to_owned()
     }
 
     async fn dead_letter(&self, queue: &str, error: &str) {
-        self.place.post(&format!("/v1/queues/{queue}/messages"), json!({ "body": "a" })).await.of(201);
-        let got = self.place.post(&format!("/v1/queues/{queue}/receive"), json!({ "worker": "w" })).await.of(200);
+        self.server.post(&format!("/v1/queues/{queue}/messages"), json!({ "body": "a" })).await.of(201);
+        let got = self.server.post(&format!("/v1/queues/{queue}/receive"), json!({ "worker": "w" })).await.of(200);
         let dead = json!({ "receipts": [got["messages"][0]["receipt"]], "reason": "odd", "error": error });
-        self.place.post("/v1/messages/dead-letter", dead).await.of(200);
+        self.server.post("/v1/messages/dead-letter", dead).await.of(200);
     }
 
     async fn handled(&self, queue: &str) {
-        self.place.post(&format!("/v1/queues/{queue}/messages"), json!({ "body": "a" })).await.of(201);
-        let got = self.place.post(&format!("/v1/queues/{queue}/receive"), json!({ "worker": "w" })).await.of(200);
-        self.place.post("/v1/messages/ack", json!({ "receipts": [got["messages"][0]["receipt"]] })).await.of(200);
+        self.server.post(&format!("/v1/queues/{queue}/messages"), json!({ "body": "a" })).await.of(201);
+        let got = self.server.post(&format!("/v1/queues/{queue}/receive"), json!({ "worker": "w" })).await.of(200);
+        self.server.post("/v1/messages/ack", json!({ "receipts": [got["messages"][0]["receipt"]] })).await.of(200);
     }
 
     async fn schedule(&self, name: &str, kind: &str) {
         let put = json!({ "type": kind, "payload": "{}", "cron": "0 7 * * *" });
-        self.place.send(self.place.request(Method::PUT, &format!("/v1/schedules/{name}"), Some(&put))).await.of(200);
+        self.server.send(self.server.request(Method::PUT, &format!("/v1/schedules/{name}"), Some(&put))).await.of(200);
     }
 
     async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, Value) {
-        let mut request = self.place.request(method, path, body);
+        let mut request = self.server.request(method, path, body);
         request.headers_mut().insert("authorization", format!("Bearer {}", self.token).parse().unwrap());
-        let answer = self.place.send(request).await;
+        let answer = self.server.send(request).await;
         let status = answer.status.as_u16();
         (status, if answer.body.is_empty() { Value::Null } else { answer.json() })
     }
 
-    /// Every page of a listing.
-    async fn walk(&self, path: &str) -> Vec<(u16, Value)> {
+    /// Reads all pages of a listing.
+    async fn all_pages(&self, path: &str) -> Vec<(u16, Value)> {
         let (mut pages, mut after) = (Vec::new(), String::new());
         loop {
             let between = if path.contains('?') { '&' } else { '?' };
             let (status, page) = self.ask(Method::GET, &format!("{path}{between}after={after}"), None).await;
             let next = page["next"].as_str().map(str::to_owned);
-            pages.push((status, alike(&page)));
+            pages.push((status, normalized(&page)));
             assert!(pages.len() < 100, "{path} does not end");
             match next {
                 Some(next) => after = next,
@@ -120,8 +120,8 @@ impl Teams {
     }
 }
 
-/// An answer without what differs from server to server: ids, times, and the text of a cursor.
-fn alike(value: &Value) -> Value {
+/// Removes what differs between servers: ids, times, and texts of cursors.
+fn normalized(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
             let field = |(name, value): (&String, &Value)| {
@@ -134,13 +134,13 @@ fn alike(value: &Value) -> Value {
                     "next" => json!(value.as_str().map(str::len)),
                     "times" => json!(value.as_array().map(Vec::len)),
                     "now" | "request_id" => Value::Null,
-                    _ => alike(value),
+                    _ => normalized(value),
                 };
                 (name.clone(), shown)
             };
             Value::Object(fields.iter().map(field).collect())
         }
-        Value::Array(rows) => Value::Array(rows.iter().map(alike).collect()),
+        Value::Array(rows) => Value::Array(rows.iter().map(normalized).collect()),
         Value::String(text) if text.len() == 36 && text.matches('-').count() == 4 => json!("an id"),
         Value::String(text) if text.starts_with("sqlite:") => json!("a file"),
         other => other.clone(),
@@ -148,7 +148,7 @@ fn alike(value: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn every_listing_is_the_same_whether_hidden_rows_are_there_or_not() {
+async fn every_listing_is_the_same_with_and_without_hidden_rows() {
     let (with, without) = (Teams::new(true).await, Teams::new(false).await);
     let mut paths = vec!["/v1/queues?prefix=".to_owned(), "/v1/queues?prefix=o".to_owned()];
     for filter in [
@@ -190,11 +190,11 @@ async fn every_listing_is_the_same_whether_hidden_rows_are_there_or_not() {
         paths.push(format!("/v1/audit?limit={limit}"));
     }
     for path in &paths {
-        assert_eq!(with.walk(path).await, without.walk(path).await, "{path}");
+        assert_eq!(with.all_pages(path).await, without.all_pages(path).await, "{path}");
     }
-    // Some of them have something in them.
+    // Some of the listings are not empty.
     let dead: usize = with
-        .walk("/v1/tasks?limit=1&state=DEAD")
+        .all_pages("/v1/tasks?limit=1&state=DEAD")
         .await
         .iter()
         .map(|(_, page)| page["tasks"].as_array().unwrap().len())
@@ -217,7 +217,7 @@ async fn every_listing_is_the_same_whether_hidden_rows_are_there_or_not() {
         "/metrics",
     ] {
         let (one, other) = (with.ask(Method::GET, path, None).await, without.ask(Method::GET, path, None).await);
-        assert_eq!((one.0, alike(&one.1)), (other.0, alike(&other.1)), "{path}");
+        assert_eq!((one.0, normalized(&one.1)), (other.0, normalized(&other.1)), "{path}");
     }
     let (_, workers) = with.ask(Method::GET, "/v1/workers", None).await;
     let names: Vec<_> = workers["workers"].as_array().unwrap().iter().map(|worker| worker["name"].clone()).collect();
@@ -226,7 +226,7 @@ async fn every_listing_is_the_same_whether_hidden_rows_are_there_or_not() {
         "{names:?}"
     );
 
-    // A task that is hidden is as if it were not there, whatever is done to it.
+    // Every action on a hidden task reports that it is not found.
     let hidden = with.hidden_task.clone().unwrap();
     let nothing = uuid::Uuid::now_v7().to_string();
     for (method, end, body) in [
@@ -244,7 +244,7 @@ async fn every_listing_is_the_same_whether_hidden_rows_are_there_or_not() {
         assert_eq!((one.0, &one.2), (404, &json!("task_not_found")), "{end}: {}", one.1);
         assert_eq!((one.0, &one.2), (other.0, &other.2), "{end}: {} and {}", one.1, other.1);
     }
-    // A cursor of somebody else, or a number of a row, is none.
+    // A cursor of another listing, or a row number, is invalid.
     for made_up in ["5", "5.5", "9223372036854775807", "prc1.AAAA"] {
         let (status, answer) = with.ask(Method::GET, &format!("/v1/tasks?after={made_up}"), None).await;
         assert_eq!(status, 400, "{answer}");
@@ -254,18 +254,18 @@ async fn every_listing_is_the_same_whether_hidden_rows_are_there_or_not() {
         }
     }
     for teams in [with, without] {
-        teams.place.stop().await;
+        teams.server.stop().await;
     }
 }
 
 #[tokio::test]
-async fn the_past_of_queues_is_as_long_as_that_of_the_visible_ones() {
+async fn the_history_is_as_long_as_that_of_the_visible_queues() {
     let teams = Teams::new(true).await;
-    // The hidden queue is older than the visible one by several looks.
-    let all = teams.place.token(&[Role::Read], None).await;
-    let mut request = teams.place.request(Method::GET, "/v1/history", None);
+    // The hidden queue is older than the visible one by several samples.
+    let all = teams.server.token(&[Role::Read], None).await;
+    let mut request = teams.server.request(Method::GET, "/v1/history", None);
     request.headers_mut().insert("authorization", format!("Bearer {all}").parse().unwrap());
-    teams.place.send(request).await.of(200);
+    teams.server.send(request).await.of(200);
     let own = eventually(async || {
         let (_, history) = teams.ask(Method::GET, "/v1/history", None).await;
         (!history["queues"].as_array().unwrap().is_empty()).then_some(history)
@@ -273,43 +273,46 @@ async fn the_past_of_queues_is_as_long_as_that_of_the_visible_ones() {
     .await;
     let queues: Vec<_> = own["queues"].as_array().unwrap().iter().map(|queue| queue["queue"].clone()).collect();
     assert_eq!(queues, [json!("mail")]);
-    assert!(!own["queues"][0]["ready"][0].is_null(), "its first number is of the time when it was first seen: {own}");
-    teams.place.stop().await;
+    assert!(!own["queues"][0]["ready"][0].is_null(), "its first number is its first sample: {own}");
+    teams.server.stop().await;
 }
 
 #[tokio::test]
-async fn a_stream_of_events_tells_nothing_of_what_is_hidden() {
+async fn a_stream_of_events_reveals_nothing_hidden() {
     let teams = Teams::new(true).await;
-    let mut stream = TcpStream::connect(teams.place.address).await.unwrap();
+    let mut stream = TcpStream::connect(teams.server.address).await.unwrap();
     let head = format!("GET /v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\r\n", teams.token);
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut events = BufReader::new(stream).lines();
     let mut next = async || loop {
-        let line =
-            tokio::time::timeout(PATIENCE, events.next_line()).await.expect("in time").unwrap().expect("it goes on");
+        let line = tokio::time::timeout(TIMEOUT, events.next_line())
+            .await
+            .expect("in time")
+            .unwrap()
+            .expect("the stream continues");
         if let Some(name) = line.strip_prefix("event: ") {
             return name.to_owned();
         }
         assert!(!line.contains("orders") && !line.contains("secret"), "{line}");
     };
-    let admin = teams.place.token(&[Role::Admin], None).await;
+    let admin = teams.server.token(&[Role::Admin], None).await;
     let with = async |method: Method, path: &str, body: Value| {
-        let mut request = teams.place.request(method, path, Some(&body));
+        let mut request = teams.server.request(method, path, Some(&body));
         request.headers_mut().insert("authorization", format!("Bearer {admin}").parse().unwrap());
-        teams.place.send(request).await
+        teams.server.send(request).await
     };
     for _ in 0..3 {
         with(Method::POST, "/v1/tasks", json!({ "type": "sms", "payload": "" })).await.of(201);
         with(Method::POST, "/v1/schedules/secret/pause", json!({})).await.of(200);
         with(Method::POST, "/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
-        // Between two hints there is a pause, in which others would be one with it.
+        // Hints within the interval would be joined.
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
     with(Method::POST, "/v1/queues/mail/messages", json!({ "body": "a" })).await.of(201);
-    assert_eq!(next().await, "queues", "the first that it is told of");
+    assert_eq!(next().await, "queues", "the first visible change");
     with(Method::POST, "/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
     while next().await != "tasks" {}
     with(Method::POST, "/v1/schedules/nightly/pause", json!({})).await.of(200);
     while next().await != "schedules" {}
-    teams.place.stop().await;
+    teams.server.stop().await;
 }

@@ -9,19 +9,19 @@ use postrider_conformance::{Harness, Outcome, Settings, exercise};
 use postrider_server::ServerOptions;
 use tokio::sync::Mutex;
 
-use crate::place::{Files, Place};
+use crate::test_server::{TestServer, TestStore};
 
-/// Every worker is a client of its own. The server is taken away and brought back at the same address.
+/// Every worker is its own client. A restart brings the server back at the same address.
 struct OverHttp {
-    files: Files,
+    files: TestStore,
     url: String,
-    place: Mutex<Option<Place>>,
+    server: Mutex<Option<TestServer>>,
 }
 
 impl OverHttp {
-    async fn new(files: Files) -> Self {
-        let place = Place::on(&files, ServerOptions::default()).await;
-        Self { files, url: format!("http://{}", place.address), place: Mutex::new(Some(place)) }
+    async fn new(files: TestStore) -> Self {
+        let server = TestServer::on(&files, ServerOptions::default()).await;
+        Self { files, url: format!("http://{}", server.address), server: Mutex::new(Some(server)) }
     }
 }
 
@@ -34,18 +34,19 @@ impl Harness for OverHttp {
 
     fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
         Some(Box::pin(async {
-            let mut running = self.place.lock().await;
-            let place = running.take().expect("a server");
-            let listen = place.address;
-            place.stop().await;
+            let mut running = self.server.lock().await;
+            let server = running.take().expect("a server");
+            let listen = server.address;
+            server.stop().await;
             tokio::time::sleep(Duration::from_millis(300)).await;
-            *running = Some(Place::listening(&self.files, ServerOptions { listen, ..ServerOptions::default() }).await);
+            *running =
+                Some(TestServer::listening(&self.files, ServerOptions { listen, ..ServerOptions::default() }).await);
             Ok(())
         }))
     }
 }
 
-async fn holds(files: Files) {
+async fn holds(files: TestStore) {
     let report = exercise(OverHttp::new(files).await, Settings::default()).await.unwrap();
     for rule in &report.rules {
         assert_eq!(rule.outcome, Outcome::Holds, "{report}");
@@ -63,11 +64,11 @@ async fn holds(files: Files) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_rule_holds_over_http_on_sqlite() {
-    holds(Files::sqlite()).await;
+    holds(TestStore::sqlite()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the law again, on another store: scripts/test --full"]
 async fn every_rule_holds_over_http_on_postgres() {
-    holds(Files::postgres()).await;
+    holds(TestStore::postgres()).await;
 }

@@ -1,4 +1,4 @@
-//! Leases that no client got go back, at once and uncounted.
+//! Leases that no client received are released, at once and uncounted.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::place::{Answer, Files, Place, eventually};
+use crate::test_server::{Answer, TestServer, TestStore, eventually};
 
 fn request(body: &str) -> String {
     post("/v1/queues/orders/receive", body)
@@ -23,13 +23,13 @@ fn post(path: &str, body: &str) -> String {
     )
 }
 
-async fn stats(place: &Place, queue: &QueueName) -> QueueStats {
-    place.context.messaging_provider.queue_stats(queue, Deadline::default()).await.unwrap()
+async fn stats(server: &TestServer, queue: &QueueName) -> QueueStats {
+    server.context.messaging_provider.queue_stats(queue, Deadline::default()).await.unwrap()
 }
 
-async fn one_waits(place: &Place) {
+async fn one_waits(server: &TestServer) {
     eventually(async || {
-        let workers = place.get("/v1/workers").await.of(200);
+        let workers = server.get("/v1/workers").await.of(200);
         let rows = workers["workers"].as_array().unwrap();
         rows.iter().any(|worker| worker["waiting"] == true).then_some(())
     })
@@ -37,66 +37,67 @@ async fn one_waits(place: &Place) {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_while_it_waits_costs_no_delivery() {
-    let place = Place::new().await;
+async fn a_client_that_leaves_during_a_wait_costs_no_delivery() {
+    let server = TestServer::new().await;
     let queue = QueueName::new("orders").unwrap();
     for round in 0..5 {
-        let mut stream = TcpStream::connect(place.address).await.unwrap();
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(request(r#"{"wait":"30s","visibility":"10m"}"#).as_bytes()).await.unwrap();
-        one_waits(&place).await;
+        one_waits(&server).await;
         drop(stream);
         eventually(async || {
-            let workers = place.get("/v1/workers").await.of(200);
+            let workers = server.get("/v1/workers").await.of(200);
             let rows = workers["workers"].as_array().unwrap();
             (!rows.iter().any(|worker| worker["waiting"] == true)).then_some(())
         })
         .await;
-        // Whatever was still being asked for the one who left may get this first; it then goes back uncounted.
-        let sent = place.context.messaging_provider.send_message(&queue, Message::new("a"), Deadline::default());
+        // The claim for the client that left may get this message first; it is then released uncounted.
+        let sent = server.context.messaging_provider.send_message(&queue, Message::new("a"), Deadline::default());
         sent.await.unwrap();
         let ask = json!({ "visibility": "10m", "wait": "20s" });
-        let got = place.post("/v1/queues/orders/receive", ask).await.of(200);
+        let got = server.post("/v1/queues/orders/receive", ask).await.of(200);
         assert_eq!(got["messages"][0]["receive_count"], 1, "round {round}");
-        place.post("/v1/messages/ack", json!({ "receipts": [got["messages"][0]["receipt"]] })).await.of(200);
+        server.post("/v1/messages/ack", json!({ "receipts": [got["messages"][0]["receipt"]] })).await.of(200);
     }
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_written_gives_its_leases_back() {
-    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(5), ..ServerOptions::default() }).await;
+async fn an_answer_that_cannot_be_written_releases_its_leases() {
+    let server =
+        TestServer::with(ServerOptions { write_timeout: Duration::from_secs(5), ..ServerOptions::default() }).await;
     let queue = QueueName::new("orders").unwrap();
-    let provider = &place.context.messaging_provider;
+    let provider = &server.context.messaging_provider;
     for _ in 0..12 {
         let large = Message::new(vec![b'x'; 1024 * 1024]);
         provider.send_message(&queue, large, Deadline::default()).await.unwrap();
     }
-    // A client that asks for everything and reads nothing, with a small window.
+    // A client that requests everything and reads nothing, with a small window.
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
-    let mut stream = socket.connect(place.address).await.unwrap();
+    let mut stream = socket.connect(server.address).await.unwrap();
     stream.write_all(request(r#"{"max":40,"visibility":"10m"}"#).as_bytes()).await.unwrap();
-    eventually(async || (stats(&place, &queue).await.in_flight.value() == Some(12)).then_some(())).await;
-    eventually(async || (stats(&place, &queue).await.ready.value() == Some(12)).then_some(())).await;
-    // Nobody has them, so nobody is said to.
-    let workers = place.get("/v1/workers").await.of(200);
+    eventually(async || (stats(&server, &queue).await.in_flight.value() == Some(12)).then_some(())).await;
+    eventually(async || (stats(&server, &queue).await.ready.value() == Some(12)).then_some(())).await;
+    // No worker has them, so none is listed with them.
+    let workers = server.get("/v1/workers").await.of(200);
     assert!(workers["workers"].as_array().unwrap().iter().all(|worker| worker["in_flight"] == 0), "{workers}");
-    let metrics = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
+    let metrics = String::from_utf8(server.get("/metrics").await.body.to_vec()).unwrap();
     let received = metrics.lines().find(|line| line.starts_with("postrider_messages_received_total"));
     assert!(received.is_none_or(|line| line.ends_with(" 0")), "{received:?}");
-    let got = place.post("/v1/queues/orders/receive", json!({ "visibility": "10m" })).await.of(200);
+    let got = server.post("/v1/queues/orders/receive", json!({ "visibility": "10m" })).await.of(200);
     assert_eq!(got["messages"][0]["receive_count"], 1);
     drop(stream);
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
 async fn an_answer_that_was_read_keeps_its_leases() {
-    let place = Place::new().await;
+    let server = TestServer::new().await;
     let queue = QueueName::new("orders").unwrap();
-    let provider = &place.context.messaging_provider;
+    let provider = &server.context.messaging_provider;
     provider.send_message(&queue, Message::new("a"), Deadline::default()).await.unwrap();
-    let mut stream = TcpStream::connect(place.address).await.unwrap();
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(request(r#"{"visibility":"10m"}"#).as_bytes()).await.unwrap();
     let mut read = Vec::new();
     while !String::from_utf8_lossy(&read).contains("]}") {
@@ -106,21 +107,21 @@ async fn an_answer_that_was_read_keeps_its_leases() {
         read.extend_from_slice(&piece[..count]);
     }
     drop(stream);
-    // The connection is over; a request after it shows that the server has seen so.
-    place.get("/v1/queues").await.of(200);
-    let stats = stats(&place, &queue).await;
+    // A later request shows that the server has seen the end of the connection.
+    server.get("/v1/queues").await.of(200);
+    let stats = stats(&server, &queue).await;
     assert_eq!((stats.ready.value(), stats.in_flight.value()), (Some(0), Some(1)));
-    place.stop().await;
+    server.stop().await;
 }
 
 const CLAIM: &str = r#"{"types":["mail"],"worker":"rude","lease":"10m","wait":"30s","max":40}"#;
 
-/// Claims everything there is for a client that behaves, once as much is claimable.
-async fn claimed_at_last(place: &Place, tasks: usize) -> Vec<Value> {
+/// Claims the tasks once all of them are claimable.
+async fn claimed_at_last(server: &TestServer, tasks: usize) -> Vec<Value> {
     let mut all = Vec::new();
     eventually(async || {
         let ask = json!({ "types": ["mail"], "worker": "polite", "lease": "10m", "max": 40 });
-        let got = place.post("/v1/tasks/claim", ask).await.of(200);
+        let got = server.post("/v1/tasks/claim", ask).await.of(200);
         all.extend(got["tasks"].as_array().unwrap().clone());
         (all.len() == tasks).then_some(())
     })
@@ -128,132 +129,133 @@ async fn claimed_at_last(place: &Place, tasks: usize) -> Vec<Value> {
     all
 }
 
-/// The claim is in the middle of the store when its worker leaves: something in the store holds it there.
+/// The worker leaves while its claim is blocked in the store.
 #[tokio::test]
-async fn a_claim_that_is_left_in_the_middle_goes_back_uncounted() {
-    let files = Files::postgres();
-    let place = Place::on(&files, ServerOptions::default()).await;
-    place.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
-    let held = files.hold("update of task").await;
-    let mut stream = TcpStream::connect(place.address).await.unwrap();
+async fn an_abandoned_claim_is_released_uncounted() {
+    let files = TestStore::postgres();
+    let server = TestServer::on(&files, ServerOptions::default()).await;
+    server.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
+    let held = files.block("update of task").await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(post("/v1/tasks/claim", CLAIM).as_bytes()).await.unwrap();
-    held.is_waited_for().await;
+    held.wait_until_blocked().await;
     drop(stream);
-    place.is_left_alone().await;
-    held.let_go().await;
-    let [task] = &claimed_at_last(&place, 1).await[..] else { panic!() };
+    server.wait_until_idle().await;
+    held.unblock().await;
+    let [task] = &claimed_at_last(&server, 1).await[..] else { panic!() };
     assert_eq!(task["attempt_count"], 1);
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn claims_whose_answer_cannot_be_written_go_back_uncounted() {
-    let place = Place::with(ServerOptions { write_timeout: Duration::from_secs(5), ..ServerOptions::default() }).await;
+async fn claims_whose_answer_cannot_be_written_are_released_uncounted() {
+    let server =
+        TestServer::with(ServerOptions { write_timeout: Duration::from_secs(5), ..ServerOptions::default() }).await;
     for _ in 0..12 {
-        place.post("/v1/tasks", json!({ "type": "mail", "payload": "x".repeat(1024 * 1024) })).await.of(201);
+        server.post("/v1/tasks", json!({ "type": "mail", "payload": "x".repeat(1024 * 1024) })).await.of(201);
     }
-    // A worker that claims everything and reads nothing, with a small window.
+    // A worker that claims everything and reads nothing, with a small receive window.
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
-    let mut stream = socket.connect(place.address).await.unwrap();
+    let mut stream = socket.connect(server.address).await.unwrap();
     stream.write_all(post("/v1/tasks/claim", CLAIM).as_bytes()).await.unwrap();
     eventually(async || {
-        let listed = place.get("/v1/tasks?state=PROCESSING").await.of(200);
+        let listed = server.get("/v1/tasks?state=PROCESSING").await.of(200);
         (listed["tasks"].as_array().unwrap().len() == 12).then_some(())
     })
     .await;
-    for task in claimed_at_last(&place, 12).await {
+    for task in claimed_at_last(&server, 12).await {
         assert_eq!((&task["attempt_count"], &task["type"]), (&json!(1), &json!("mail")));
     }
     drop(stream);
-    place.stop().await;
+    server.stop().await;
 }
 
-async fn with_token(place: &Place, token: &str, path: &str, body: Option<&Value>) -> Answer {
+async fn with_token(server: &TestServer, token: &str, path: &str, body: Option<&Value>) -> Answer {
     let method = if body.is_some() { Method::POST } else { Method::GET };
-    let mut request = place.request(method, path, body);
+    let mut request = server.request(method, path, body);
     request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
-    place.send(request).await
+    server.send(request).await
 }
 
 const WORKER: &[Role] = &[Role::Consume, Role::Read];
 
-/// Two workers: one who stays, and one whose token will end.
-async fn two_workers(place: &Place) -> (String, String) {
-    let stays = place.token(&[Role::Produce, Role::Consume, Role::Read], None).await;
-    let ends = place.token(WORKER, None).await;
-    eventually(async || (with_token(place, &ends, "/v1/queues", None).await.status == 200).then_some(())).await;
+/// The tokens of two workers: one that stays valid, and one that will be revoked.
+async fn two_workers(server: &TestServer) -> (String, String) {
+    let stays = server.token(&[Role::Produce, Role::Consume, Role::Read], None).await;
+    let ends = server.token(WORKER, None).await;
+    eventually(async || (with_token(server, &ends, "/v1/queues", None).await.status == 200).then_some(())).await;
     (stays, ends)
 }
 
-/// Ends the token of a worker, until the server knows.
-async fn end(place: &Place, token: &str) {
-    let tokens = Tokens::new(place.state.clone());
+/// Revokes the token of a worker, and waits until the server refuses it.
+async fn end(server: &TestServer, token: &str) {
+    let tokens = Tokens::new(server.state.clone());
     let all = tokens.list(Deadline::default()).await.unwrap();
     let found = all.iter().find(|token| token.roles == WORKER).unwrap();
     assert!(tokens.revoke(found.id, "test", Deadline::default()).await.unwrap());
-    eventually(async || (with_token(place, token, "/v1/queues", None).await.status == 401).then_some(())).await;
+    eventually(async || (with_token(server, token, "/v1/queues", None).await.status == 401).then_some(())).await;
 }
 
 #[tokio::test]
-async fn a_token_that_ends_while_its_holder_waits_gets_no_messages_and_hears_what_was_settled() {
-    let place = Place::new().await;
+async fn a_token_that_ends_during_a_wait_gets_no_messages_but_its_settle_results() {
+    let server = TestServer::new().await;
     let queue = QueueName::new("orders").unwrap();
     let send = async || {
-        let sent = place.context.messaging_provider.send_message(&queue, Message::new("a"), Deadline::default());
+        let sent = server.context.messaging_provider.send_message(&queue, Message::new("a"), Deadline::default());
         sent.await.unwrap();
     };
-    let (stays, ends) = two_workers(&place).await;
+    let (stays, ends) = two_workers(&server).await;
     send().await;
-    let got = with_token(&place, &ends, "/v1/queues/orders/receive", Some(&json!({}))).await.of(200);
+    let got = with_token(&server, &ends, "/v1/queues/orders/receive", Some(&json!({}))).await.of(200);
     let ack = json!({ "receipt": got["messages"][0]["receipt"], "outcome": "ack" });
     let round = json!({ "queues": ["orders"], "wait": "20s", "visibility": "10m", "settlements": [ack] });
     let revoke = async {
         eventually(async || {
-            let workers = with_token(&place, &stays, "/v1/workers", None).await.of(200);
+            let workers = with_token(&server, &stays, "/v1/workers", None).await.of(200);
             let rows = workers["workers"].as_array().unwrap();
             rows.iter().any(|worker| worker["waiting"] == true).then_some(())
         })
         .await;
-        end(&place, &ends).await;
+        end(&server, &ends).await;
         send().await;
     };
-    let (answer, ()) = tokio::join!(with_token(&place, &ends, "/v1/receive", Some(&round)), revoke);
+    let (answer, ()) = tokio::join!(with_token(&server, &ends, "/v1/receive", Some(&round)), revoke);
     let answer = answer.of(200);
     assert_eq!((&answer["messages"], answer["settled"].as_array().unwrap().len()), (&json!([]), 1), "{answer}");
     assert_eq!(answer["receive_problem"]["code"], "unauthorized");
     let ask = json!({ "wait": "20s" });
-    let next = with_token(&place, &stays, "/v1/queues/orders/receive", Some(&ask)).await.of(200);
-    assert_eq!(next["messages"][0]["receive_count"], 1, "it went back uncounted");
-    let left = stats(&place, &queue).await;
+    let next = with_token(&server, &stays, "/v1/queues/orders/receive", Some(&ask)).await.of(200);
+    assert_eq!(next["messages"][0]["receive_count"], 1, "it was released uncounted");
+    let left = stats(&server, &queue).await;
     assert_eq!((left.ready.value(), left.in_flight.value()), (Some(0), Some(1)), "the first was settled");
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn a_token_that_ends_while_its_holder_waits_gets_no_tasks_and_hears_what_was_finished() {
+async fn a_token_that_ends_during_a_wait_gets_no_tasks_but_its_finish_results() {
     for does_finish in [false, true] {
-        let files = Files::postgres();
-        let place = Place::on(&files, ServerOptions::default()).await;
-        let (stays, ends) = two_workers(&place).await;
+        let files = TestStore::postgres();
+        let server = TestServer::on(&files, ServerOptions::default()).await;
+        let (stays, ends) = two_workers(&server).await;
         let mut claim: Value = serde_json::from_str(CLAIM).unwrap();
         let make = async || {
             let task = json!({ "type": "mail", "payload": "" });
-            with_token(&place, &stays, "/v1/tasks", Some(&task)).await.of(201);
+            with_token(&server, &stays, "/v1/tasks", Some(&task)).await.of(201);
         };
         if does_finish {
             make().await;
-            let got = with_token(&place, &ends, "/v1/tasks/claim", Some(&claim)).await.of(200);
+            let got = with_token(&server, &ends, "/v1/tasks/claim", Some(&claim)).await.of(200);
             claim["finish"] = json!([{ "lease": got["tasks"][0]["lease"], "outcome": "succeeded" }]);
         }
         make().await;
-        let held = files.hold("update of task").await;
+        let held = files.block("update of task").await;
         let revoke = async {
-            held.is_waited_for().await;
-            end(&place, &ends).await;
-            held.let_go().await;
+            held.wait_until_blocked().await;
+            end(&server, &ends).await;
+            held.unblock().await;
         };
-        let (answer, ()) = tokio::join!(with_token(&place, &ends, "/v1/tasks/claim", Some(&claim)), revoke);
+        let (answer, ()) = tokio::join!(with_token(&server, &ends, "/v1/tasks/claim", Some(&claim)), revoke);
         if does_finish {
             let answer = answer.of(200);
             assert_eq!((&answer["finished"], &answer["tasks"]), (&json!([{ "held": true }]), &json!([])));
@@ -261,9 +263,9 @@ async fn a_token_that_ends_while_its_holder_waits_gets_no_tasks_and_hears_what_w
             assert_eq!(answer.code(), "unauthorized");
         }
         let ask = json!({ "types": ["mail"], "worker": "polite", "lease": "10m", "wait": "20s", "max": 40 });
-        let next = with_token(&place, &stays, "/v1/tasks/claim", Some(&ask)).await.of(200);
+        let next = with_token(&server, &stays, "/v1/tasks/claim", Some(&ask)).await.of(200);
         let [task] = &next["tasks"].as_array().unwrap()[..] else { panic!("{next}") };
-        assert_eq!(task["attempt_count"], 1, "it went back uncounted");
-        place.stop().await;
+        assert_eq!(task["attempt_count"], 1, "it was released uncounted");
+        server.stop().await;
     }
 }

@@ -1,4 +1,4 @@
-//! A server as its clients see it: over a socket, on a real store.
+//! Tests of the server over a socket, on real stores.
 
 #![allow(clippy::unwrap_used, reason = "a test says what it expects")]
 
@@ -9,18 +9,18 @@ mod dead_letters;
 mod examples;
 mod grafana;
 mod hidden;
+mod idempotency;
 mod large;
+mod large_requests;
 mod lawful;
 mod leases;
-mod many_dead;
+mod many_dead_letters;
 mod memory;
 mod messages;
-mod place;
+mod observability;
 mod receipts;
-mod repeated;
 mod slow;
 mod stopping;
 mod tasks;
-mod too_much;
+mod test_server;
 mod waiting;
-mod watching;

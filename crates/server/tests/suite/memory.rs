@@ -1,4 +1,4 @@
-//! Memory, as the kernel counts it for a server in a process of its own.
+//! Memory of a server in its own process, as measured by the kernel.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::task::JoinSet;
 
-use crate::place::{Files, PATIENCE, Place, eventually};
+use crate::test_server::{TIMEOUT, TestServer, TestStore, eventually};
 
 const MIB: usize = 1024 * 1024;
 
-/// The largest body of a request, by default.
+/// Default upper bound of a request's body.
 const LARGEST: usize = 16 * MIB;
 
-/// What the servers of these tests may have in flight.
+/// `max_bytes_in_flight` of these tests.
 const BUDGET: usize = 64 * MIB;
 
-/// Names the process that serves.
+/// Marks the server process.
 const SERVES: &str = "POSTRIDER_TEST_SERVES";
 
-/// The server's process: runs this very test, which serves until its standard input ends.
-struct Served {
+/// The server process: it runs the test `serves`, which serves until its standard input ends.
+struct ServerProcess {
     process: Child,
     address: String,
     _output: BufReader<ChildStdout>,
@@ -42,14 +42,14 @@ async fn serves() {
         write_timeout: Duration::from_secs(60),
         ..ServerOptions::default()
     };
-    let place = Place::on(&Files::sqlite(), options).await;
-    println!("\nlistening {}", place.address);
+    let server = TestServer::on(&TestStore::sqlite(), options).await;
+    println!("\nlistening {}", server.address);
     let ends = || std::io::Read::read(&mut std::io::stdin(), &mut [0]);
     let _ = tokio::task::spawn_blocking(ends).await;
-    place.stop().await;
+    server.stop().await;
 }
 
-impl Served {
+impl ServerProcess {
     async fn start() -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "memory::serves", "--ignored", "--nocapture"])
@@ -63,7 +63,7 @@ impl Served {
         let mut line = String::new();
         let address = loop {
             line.clear();
-            let read = tokio::time::timeout(PATIENCE, output.read_line(&mut line)).await.expect("it starts").unwrap();
+            let read = tokio::time::timeout(TIMEOUT, output.read_line(&mut line)).await.expect("it starts").unwrap();
             assert!(read > 0, "the server ended");
             if let Some(address) = line.strip_prefix("listening ") {
                 break address.trim().to_owned();
@@ -72,21 +72,21 @@ impl Served {
         Self { process, address, _output: output }
     }
 
-    /// A number of bytes that the kernel tells of the process.
-    fn told(&self, name: &str) -> usize {
+    /// Reads a number of bytes from the kernel's status of the process.
+    fn status_bytes(&self, name: &str) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id().unwrap())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
     }
 
-    /// Counts anew; answers what there is now.
-    fn forget_peak(&self) -> usize {
+    /// Resets the peak. Returns the current memory.
+    fn reset_peak(&self) -> usize {
         std::fs::write(format!("/proc/{}/clear_refs", self.process.id().unwrap()), "5").unwrap();
-        self.told("VmRSS")
+        self.status_bytes("VmRSS")
     }
 
     fn peak(&self) -> usize {
-        self.told("VmHWM")
+        self.status_bytes("VmHWM")
     }
 
     async fn connect(&self, from: [u8; 4]) -> TcpStream {
@@ -96,7 +96,7 @@ impl Served {
         socket.connect(self.address.parse().unwrap()).await.unwrap()
     }
 
-    /// Sends a request, whose answer is not read.
+    /// Sends a request and does not read the answer.
     async fn begin(&self, from: [u8; 4], method: &str, path: &str, body: &[u8]) -> TcpStream {
         let mut stream = self.connect(from).await;
         let head = format!(
@@ -105,7 +105,7 @@ impl Served {
             body.len()
         );
         stream.write_all(head.as_bytes()).await.unwrap();
-        // A server that refuses it does not read all of it.
+        // A refusing server does not read all of the body.
         let _ = stream.write_all(body).await;
         stream
     }
@@ -115,19 +115,19 @@ impl Served {
         read(stream).await
     }
 
-    /// Asks many times for what is not read; answers the streams with an answer, and those that were refused.
+    /// Sends many requests without reading the answers. Returns the answered streams and the refused ones.
     async fn unread(&self, many: usize, path: &str) -> (Vec<TcpStream>, Vec<TcpStream>) {
         let mut unread = Vec::new();
         for _ in 0..many {
             unread.push(self.begin(HERE, "GET", path, b"").await);
         }
-        // Whoever is refused is told when to come again. The others have their answer before them.
+        // Refusals have a `Retry-After`. The others have an unread answer.
         let mut reading: JoinSet<_> = unread
             .into_iter()
             .map(|stream| async move {
                 let mut first = [0; 12];
                 let mut stream = stream;
-                tokio::time::timeout(PATIENCE * 2, stream.read_exact(&mut first)).await.expect("in time").unwrap();
+                tokio::time::timeout(TIMEOUT * 2, stream.read_exact(&mut first)).await.expect("in time").unwrap();
                 (first, stream)
             })
             .collect();
@@ -149,14 +149,14 @@ const ELSEWHERE: [u8; 4] = [127, 0, 0, 2];
 
 async fn read(mut stream: TcpStream) -> (StatusCode, String) {
     let mut answer = Vec::new();
-    // A reset behind an answer is an end, too.
-    let _ = tokio::time::timeout(PATIENCE * 3, stream.read_to_end(&mut answer)).await.expect("in time");
+    // A reset after the answer is an end, too.
+    let _ = tokio::time::timeout(TIMEOUT * 3, stream.read_to_end(&mut answer)).await.expect("in time");
     let text = String::from_utf8_lossy(&answer).into_owned();
     let status = text.get(9..12).unwrap_or_else(|| panic!("no answer: {text}"));
     (status.parse().unwrap(), text)
 }
 
-/// A body that is as large as it may be, of as many pieces as fit.
+/// A body of the largest size, with as many pieces as fit.
 fn full_of(begin: &str, piece: &str, end: &str) -> Vec<u8> {
     let many = (LARGEST - begin.len() - end.len()) / (piece.len() + 1);
     let mut body = begin.to_owned();
@@ -171,8 +171,8 @@ fn full_of(begin: &str, piece: &str, end: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_request_takes_no_more_memory_than_a_few_times_its_bytes() {
-    let server = Served::start().await;
+async fn a_request_takes_memory_of_a_few_times_its_size() {
+    let server = ServerProcess::start().await;
     let headers: Vec<_> = (0..1000).map(|number| format!("\"{number}\":\"\"")).collect();
     let message = format!("{{\"body\":\"\",\"headers\":{{{}}}}}", headers.join(","));
     let task = format!("{{\"type\":\"a\",\"payload\":\"\",\"tags\":[{}]}}", vec!["\"\""; 1000].join(","));
@@ -196,16 +196,16 @@ async fn a_request_takes_no_more_memory_than_a_few_times_its_bytes() {
         ("/v1/receive", full_of("{\"queues\":[", "\"a\"", "]}")),
         ("/v1/queues/verify", full_of("{\"queues\":[", "\"a\"", "]}")),
     ] {
-        let before = server.forget_peak();
+        let before = server.reset_peak();
         let (status, answer) = server.ask(HERE, "POST", path, &body).await;
         assert_eq!(status, 400, "{path}: {answer}");
         let grown = server.peak().saturating_sub(before);
         assert!(grown < 8 * LARGEST, "{path} took {} MiB for {} MiB", grown / MIB, body.len() / MIB);
     }
-    // An error of many leases is not copied for each of those that are refused.
+    // The error text is not copied for each refused lease.
     let receipts = vec!["\"\""; 9000].join(",");
     let body = format!("{{\"error\":\"{error}\",\"receipts\":[{receipts}]}}").into_bytes();
-    let before = server.forget_peak();
+    let before = server.reset_peak();
     let (status, _) = server.ask(HERE, "POST", "/v1/messages/nack", &body).await;
     let grown = server.peak().saturating_sub(before);
     assert_eq!(status, 200);
@@ -213,25 +213,25 @@ async fn a_request_takes_no_more_memory_than_a_few_times_its_bytes() {
 }
 
 #[tokio::test]
-async fn answers_that_nobody_reads_do_not_fill_the_memory() {
-    let server = Served::start().await;
+async fn unread_answers_do_not_fill_the_memory() {
+    let server = ServerProcess::start().await;
     let body = format!("{{\"body\":\"{}\"}}", "x".repeat(MIB));
     for _ in 0..16 {
         assert_eq!(server.ask(HERE, "POST", "/v1/queues/orders/messages", body.as_bytes()).await.0, 201);
     }
     assert_eq!(server.ask(HERE, "GET", "/v1/queues/orders/messages?limit=1000", b"").await.0, 200);
-    let before = server.forget_peak();
+    let before = server.reset_peak();
     let (answered, mut refused) = server.unread(60, "/v1/queues/orders/messages?limit=1000").await;
     let grown = server.peak().saturating_sub(before);
     assert!(grown < 4 * BUDGET, "{} MiB for {} answers", grown / MIB, answered.len());
     assert!(!answered.is_empty() && refused.len() > 30, "{} and {}", answered.len(), refused.len());
-    let mut told = String::new();
-    refused.remove(0).read_to_string(&mut told).await.unwrap();
-    assert!(told.contains("retry-after: ") && told.contains("application/problem+json"), "{told}");
-    assert!(told.contains("\"code\":\"server_busy\""), "{told}");
-    // Others have the other half.
+    let mut found = String::new();
+    refused.remove(0).read_to_string(&mut found).await.unwrap();
+    assert!(found.contains("retry-after: ") && found.contains("application/problem+json"), "{found}");
+    assert!(found.contains("\"code\":\"server_busy\""), "{found}");
+    // Other callers have the other half.
     assert_eq!(server.ask(ELSEWHERE, "GET", "/v1/queues/orders/messages?limit=2", b"").await.0, 200);
-    // What was read makes room again, and so does whoever leaves.
+    // Answers that are read free their bytes, and so do closed connections.
     drop(answered);
     eventually(async || {
         let (status, _) = server.ask(HERE, "GET", "/v1/queues/orders/messages?limit=16", b"").await;
@@ -240,8 +240,8 @@ async fn answers_that_nobody_reads_do_not_fill_the_memory() {
     .await;
 }
 
-/// Sends a message of a mebibyte of a character, as JSON writes it, and answers its id and its receipt.
-async fn received(server: &Served, character: &str) -> (String, String) {
+/// Sends and receives a message of one mebibyte of a character. Returns its id and receipt.
+async fn received(server: &ServerProcess, character: &str) -> (String, String) {
     let body = format!("{{\"body\":\"{}\"}}", character.repeat(MIB));
     let of = |answer: &str, field: &str| {
         let begin = answer.find(&format!("\"{field}\":\"")).unwrap() + field.len() + 4;
@@ -255,8 +255,8 @@ async fn received(server: &Served, character: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn archived_messages_that_nobody_reads_do_not_fill_the_memory() {
-    let server = Served::start().await;
+async fn unread_archived_messages_do_not_fill_the_memory() {
+    let server = ServerProcess::start().await;
     for _ in 0..16 {
         let (_, receipt) = received(&server, "x").await;
         let ack = format!("{{\"receipts\":[\"{receipt}\"]}}");
@@ -264,7 +264,7 @@ async fn archived_messages_that_nobody_reads_do_not_fill_the_memory() {
     }
     const PATH: &str = "/v1/queues/orders/archive?limit=1000";
     assert_eq!(server.ask(HERE, "GET", PATH, b"").await.0, 200);
-    let before = server.forget_peak();
+    let before = server.reset_peak();
     let (answered, refused) = server.unread(60, PATH).await;
     let grown = server.peak().saturating_sub(before);
     assert!(grown < 4 * BUDGET, "{} MiB for {} answers", grown / MIB, answered.len());
@@ -272,15 +272,15 @@ async fn archived_messages_that_nobody_reads_do_not_fill_the_memory() {
 }
 
 #[tokio::test]
-async fn single_letters_that_nobody_reads_do_not_fill_the_memory() {
-    let server = Served::start().await;
-    // Six bytes of an answer for each, so that it is more than a socket takes by itself.
+async fn unread_single_dead_letters_do_not_fill_the_memory() {
+    let server = ServerProcess::start().await;
+    // Each character takes six bytes in the answer, which is more than the socket buffers.
     let (id, receipt) = received(&server, "\\u0001").await;
     let bury = format!("{{\"reason\":\"odd\",\"receipts\":[\"{receipt}\"]}}");
     assert_eq!(server.ask(HERE, "POST", "/v1/messages/dead-letter", bury.as_bytes()).await.0, 200);
     let path = format!("/v1/queues/orders/dead-letters/{id}");
     assert_eq!(server.ask(HERE, "GET", &path, b"").await.0, 200);
-    let before = server.forget_peak();
+    let before = server.reset_peak();
     let (answered, refused) = server.unread(100, &path).await;
     let grown = server.peak().saturating_sub(before);
     assert!(grown < 4 * BUDGET, "{} MiB for {} answers", grown / MIB, answered.len());
@@ -289,9 +289,9 @@ async fn single_letters_that_nobody_reads_do_not_fill_the_memory() {
 }
 
 #[tokio::test]
-async fn bodies_that_do_not_end_do_not_fill_the_memory() {
-    let server = Served::start().await;
-    let before = server.forget_peak();
+async fn endless_bodies_do_not_fill_the_memory() {
+    let server = ServerProcess::start().await;
+    let before = server.reset_peak();
     let body = vec![b' '; 15 * MIB];
     let mut sending = JoinSet::new();
     for _ in 0..30 {
@@ -307,7 +307,7 @@ async fn bodies_that_do_not_end_do_not_fill_the_memory() {
             read(stream).await
         });
     }
-    // While they last, others have room: small requests always, and large ones from elsewhere.
+    // Meanwhile others have room: small requests always, and large ones of other callers.
     assert_eq!(server.ask(HERE, "POST", "/v1/queues/orders/messages", b"{\"body\":\"a\"}").await.0, 201);
     let large = format!("{{\"body\":\"{}\"}}", "x".repeat(MIB));
     assert_eq!(server.ask(ELSEWHERE, "POST", "/v1/queues/orders/messages", large.as_bytes()).await.0, 201);
@@ -319,7 +319,7 @@ async fn bodies_that_do_not_end_do_not_fill_the_memory() {
     }
     let grown = server.peak().saturating_sub(before);
     assert!(grown < 4 * BUDGET, "{} MiB", grown / MIB);
-    // Those who had room were given up in the end, and the others were told to come later.
+    // Those with room timed out in the end, and the others were refused with `Retry-After`.
     assert!(statuses.contains(&408) && statuses.contains(&503), "{statuses:?}");
     assert!(statuses.iter().all(|status| [408, 503].contains(status)), "{statuses:?}");
     assert_eq!(server.ask(HERE, "POST", "/v1/queues/orders/messages", large.as_bytes()).await.0, 201);

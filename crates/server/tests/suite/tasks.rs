@@ -1,26 +1,26 @@
-//! Tasks and schedules over HTTP, for people and for workers.
+//! Tasks and schedules over HTTP.
 
 use axum::http::Method;
 use postrider_server::Role;
 use serde_json::{Value, json};
 
-use crate::place::{Place, eventually};
+use crate::test_server::{TestServer, eventually};
 
-async fn state(place: &Place, id: &Value) -> Value {
-    place.get(&format!("/v1/tasks/{}", id.as_str().unwrap())).await.of(200)
+async fn state(server: &TestServer, id: &Value) -> Value {
+    server.get(&format!("/v1/tasks/{}", id.as_str().unwrap())).await.of(200)
 }
 
 #[tokio::test]
-async fn a_worker_claims_tells_of_progress_and_finishes() {
-    let place = Place::new().await;
+async fn a_worker_claims_reports_progress_and_finishes() {
+    let server = TestServer::new().await;
     let new = json!({ "type": "mail", "payload": "{\"to\":\"anna\"}", "idempotency_key": "k", "tags": ["a"] });
-    let made = place.post("/v1/tasks", new.clone()).await.of(201);
+    let made = server.post("/v1/tasks", new.clone()).await.of(201);
     assert_eq!(
-        place.post("/v1/tasks", new).await.of(200),
+        server.post("/v1/tasks", new).await.of(200),
         json!({ "id": made["id"], "state": "PENDING", "is_new": false })
     );
     let claim = json!({ "types": ["mail"], "worker": "w1", "lease": "1m" });
-    let claimed = place.post("/v1/tasks/claim", claim.clone()).await.of(200);
+    let claimed = server.post("/v1/tasks/claim", claim.clone()).await.of(200);
     let task = &claimed["tasks"][0];
     assert_eq!(
         (&task["id"], &task["attempt_count"], &task["payload"]),
@@ -28,20 +28,20 @@ async fn a_worker_claims_tells_of_progress_and_finishes() {
     );
     let beat = json!({ "heartbeats": [{ "lease": task["lease"], "progress": { "fraction": 0.5, "text": "half" } }],
                        "extend": "1m" });
-    assert_eq!(place.post("/v1/tasks/heartbeat", beat).await.of(200)["standings"], json!([{ "held": true }]));
-    assert_eq!(state(&place, &made["id"]).await["progress"]["text"], "half");
-    let workers = place.get("/v1/workers").await.of(200);
+    assert_eq!(server.post("/v1/tasks/heartbeat", beat).await.of(200)["standings"], json!([{ "held": true }]));
+    assert_eq!(state(&server, &made["id"]).await["progress"]["text"], "half");
+    let workers = server.get("/v1/workers").await.of(200);
     assert_eq!((&workers["workers"][0]["name"], &workers["workers"][0]["kind"]), (&json!("w1"), &json!("task")));
 
     let finish = json!({ "finish": [{ "lease": task["lease"], "outcome": "succeeded", "result": "sent" }] });
-    assert_eq!(place.post("/v1/tasks/finish", finish.clone()).await.of(200)["finished"], json!([{ "held": true }]));
-    let again = place.post("/v1/tasks/finish", finish).await.of(200);
+    assert_eq!(server.post("/v1/tasks/finish", finish.clone()).await.of(200)["finished"], json!([{ "held": true }]));
+    let again = server.post("/v1/tasks/finish", finish).await.of(200);
     assert_eq!(again["finished"][0]["held"], false, "a lease is used once");
-    let done = state(&place, &made["id"]).await;
+    let done = state(&server, &made["id"]).await;
     assert_eq!((&done["state"], &done["result"]), (&json!("SUCCEEDED"), &json!("sent")));
     assert_eq!(done["attempts"][0]["outcome"], "succeeded");
-    assert_eq!(place.post("/v1/tasks/claim", claim).await.of(200)["tasks"], json!([]));
-    let metrics = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
+    assert_eq!(server.post("/v1/tasks/claim", claim).await.of(200)["tasks"], json!([]));
+    let metrics = String::from_utf8(server.get("/metrics").await.body.to_vec()).unwrap();
     for line in [
         "postrider_tasks{type=\"mail\",state=\"SUCCEEDED\"} 1",
         "postrider_tasks{type=\"mail\",state=\"PROCESSING\"} 0",
@@ -53,31 +53,31 @@ async fn a_worker_claims_tells_of_progress_and_finishes() {
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn a_retry_after_the_last_attempt_is_answered_with_the_death_of_its_task() {
-    let place = Place::new().await;
+async fn a_retry_after_the_last_attempt_makes_the_task_dead() {
+    let server = TestServer::new().await;
     let claim = json!({ "types": ["mail"], "worker": "w1", "lease": "1m" });
     for is_with_claim in [false, true] {
         let new = json!({ "type": "mail", "payload": "", "max_attempts": 3 });
-        let made = place.post("/v1/tasks", new).await.of(201);
+        let made = server.post("/v1/tasks", new).await.of(201);
         let mut standings = Vec::new();
         for attempt in 1..=3 {
             let task = eventually(async || {
-                let claimed = place.post("/v1/tasks/claim", claim.clone()).await.of(200);
+                let claimed = server.post("/v1/tasks/claim", claim.clone()).await.of(200);
                 claimed["tasks"].get(0).cloned()
             })
             .await;
             assert_eq!((&task["id"], &task["attempt_count"]), (&made["id"], &json!(attempt)));
             let end = json!([{ "lease": task["lease"], "outcome": "retry", "error": "no stamp", "after": "0s" }]);
             let finished = if is_with_claim {
-                // It claims nothing, not even the task that it gives back.
+                // It claims nothing, not even the task that it finishes.
                 let other = json!({ "types": ["other"], "worker": "w1", "lease": "1m", "finish": end });
-                place.post("/v1/tasks/claim", other).await
+                server.post("/v1/tasks/claim", other).await
             } else {
-                place.post("/v1/tasks/finish", json!({ "finish": end })).await
+                server.post("/v1/tasks/finish", json!({ "finish": end })).await
             };
             standings.push(finished.of(200)["finished"][0].clone());
         }
@@ -85,30 +85,30 @@ async fn a_retry_after_the_last_attempt_is_answered_with_the_death_of_its_task()
             standings,
             [json!({ "held": true }), json!({ "held": true }), json!({ "held": true, "state": "DEAD" })]
         );
-        assert_eq!(place.post("/v1/tasks/claim", claim.clone()).await.of(200)["tasks"], json!([]));
-        let dead = state(&place, &made["id"]).await;
+        assert_eq!(server.post("/v1/tasks/claim", claim.clone()).await.of(200)["tasks"], json!([]));
+        let dead = state(&server, &made["id"]).await;
         assert_eq!((&dead["state"], &dead["dead_reason"]), (&json!("DEAD"), &json!("max_attempts")));
     }
-    let metrics = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
+    let metrics = String::from_utf8(server.get("/metrics").await.body.to_vec()).unwrap();
     for (outcome, count) in [("retried", 4), ("dead", 2)] {
         let line = format!("postrider_task_attempts_total{{type=\"mail\",outcome=\"{outcome}\"}} {count}\n");
         assert!(metrics.contains(&line), "{line} is not in\n{metrics}");
     }
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn a_worker_that_finds_nothing_is_listed_and_one_that_works_is_not_idle() {
-    let place = Place::new().await;
+async fn a_waiting_worker_is_listed_and_a_working_one_is_not_idle() {
+    let server = TestServer::new().await;
     for worker in ["host:7:a", "host:7:b"] {
         let claim = json!({ "types": ["mail"], "worker": worker, "lease": "1m" });
-        assert_eq!(place.post("/v1/tasks/claim", claim).await.of(200)["tasks"], json!([]));
+        assert_eq!(server.post("/v1/tasks/claim", claim).await.of(200)["tasks"], json!([]));
     }
-    place.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
+    server.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
     let claim = json!({ "types": ["mail"], "worker": "host:7:a", "lease": "1m" });
-    place.post("/v1/tasks/claim", claim).await.of(200);
-    let workers = place.get("/v1/workers").await.of(200);
-    let told: Vec<_> = workers["workers"]
+    server.post("/v1/tasks/claim", claim).await.of(200);
+    let workers = server.get("/v1/workers").await.of(200);
+    let found: Vec<_> = workers["workers"]
         .as_array()
         .unwrap()
         .iter()
@@ -117,39 +117,39 @@ async fn a_worker_that_finds_nothing_is_listed_and_one_that_works_is_not_idle() 
         })
         .collect();
     let one = |name: &str, held: u64| (json!(name), json!("task"), json!(held), json!(["task_mail"]));
-    assert_eq!(told, [one("host:7:a", 1), one("host:7:b", 0)]);
+    assert_eq!(found, [one("host:7:a", 1), one("host:7:b", 0)]);
     assert_eq!(workers["workers"][0]["idle_seconds"], 0.0, "it works");
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn a_lease_that_the_server_did_not_issue_is_worth_nothing() {
-    let place = Place::new().await;
-    place.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
+async fn a_lease_that_the_server_did_not_issue_is_refused() {
+    let server = TestServer::new().await;
+    server.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
     let claimed =
-        place.post("/v1/tasks/claim", json!({ "types": ["mail"], "worker": "w", "lease": "1m" })).await.of(200);
+        server.post("/v1/tasks/claim", json!({ "types": ["mail"], "worker": "w", "lease": "1m" })).await.of(200);
     let mut lease = claimed["tasks"][0]["lease"].as_str().unwrap().to_owned();
     let last = if lease.ends_with('A') { 'B' } else { 'A' };
     lease.pop();
     lease.push(last);
     for made_up in [lease.as_str(), "", "prl1.AAAA", "1.2"] {
         let finish = json!({ "finish": [{ "lease": made_up, "outcome": "succeeded" }] });
-        let row = &place.post("/v1/tasks/finish", finish).await.of(200)["finished"][0];
+        let row = &server.post("/v1/tasks/finish", finish).await.of(200)["finished"][0];
         assert_eq!((&row["held"], &row["problem"]["code"]), (&json!(false), &json!("invalid_input")));
     }
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn a_lease_that_is_refused_leaves_the_others_of_its_request_alone() {
-    let place = Place::new().await;
-    place.token(&[Role::Admin], None).await;
-    let both = place.token(&[Role::Produce, Role::Consume], None).await;
-    let mail_only = place.token(&[Role::Consume], Some(&["task_mail"])).await;
+async fn a_refused_lease_does_not_affect_the_others_of_its_request() {
+    let server = TestServer::new().await;
+    server.token(&[Role::Admin], None).await;
+    let both = server.token(&[Role::Produce, Role::Consume], None).await;
+    let mail_only = server.token(&[Role::Consume], Some(&["task_mail"])).await;
     let post = async |token: &str, path: &str, body: Value| {
-        let mut request = place.request(Method::POST, path, Some(&body));
+        let mut request = server.request(Method::POST, path, Some(&body));
         request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
-        place.send(request).await.of(200)
+        server.send(request).await.of(200)
     };
     let new = |kind: &str| json!({ "type": kind, "payload": "" });
     post(&both, "/v1/tasks/batch", json!({ "tasks": [new("mail"), new("mail"), new("sms")] })).await;
@@ -183,33 +183,33 @@ async fn a_lease_that_is_refused_leaves_the_others_of_its_request_alone() {
     let ended = post(&mail_only, "/v1/tasks/claim", claim).await;
     assert_eq!(refused(&ended["finished"]), [odd, held]);
     assert_eq!(ended["tasks"].as_array().unwrap().len(), 1, "the one that was released");
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn a_waiting_claim_is_answered_when_a_task_comes() {
-    let place = Place::new().await;
+async fn a_waiting_claim_is_answered_when_a_task_is_due() {
+    let server = TestServer::new().await;
     let claim = json!({ "types": ["mail"], "worker": "w", "lease": "1m", "wait": "30s" });
-    let (claimed, made) = tokio::join!(place.post("/v1/tasks/claim", claim), async {
-        // The claim is under way when the server has counted its connection beside this one.
+    let (claimed, made) = tokio::join!(server.post("/v1/tasks/claim", claim), async {
+        // The claim runs once the server has counted its connection.
         eventually(async || {
-            let text = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
+            let text = String::from_utf8(server.get("/metrics").await.body.to_vec()).unwrap();
             text.contains("postrider_http_connections 2").then_some(())
         })
         .await;
-        place.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201)
+        server.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201)
     });
     assert_eq!(claimed.of(200)["tasks"][0]["id"], made["id"]);
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn dead_tasks_are_edited_and_brought_back_and_others_called_off() {
-    let place = Place::new().await;
+async fn dead_tasks_are_edited_and_replayed_and_others_canceled() {
+    let server = TestServer::new().await;
     for payload in ["a", "b", "c"] {
-        place.post("/v1/tasks", json!({ "type": "mail", "payload": payload })).await.of(201);
+        server.post("/v1/tasks", json!({ "type": "mail", "payload": payload })).await.of(201);
     }
-    let claimed = place
+    let claimed = server
         .post("/v1/tasks/claim", json!({ "types": ["mail"], "worker": "w", "lease": "1m", "max": 2 }))
         .await
         .of(200);
@@ -219,50 +219,51 @@ async fn dead_tasks_are_edited_and_brought_back_and_others_called_off() {
         .iter()
         .map(|task| json!({ "lease": task["lease"], "outcome": "dead", "reason": "permanent", "error": "no stamp" }))
         .collect();
-    place.post("/v1/tasks/finish", json!({ "finish": finish })).await.of(200);
-    let dead = place.get("/v1/tasks?state=DEAD&type=mail&error=stamp").await.of(200);
+    server.post("/v1/tasks/finish", json!({ "finish": finish })).await.of(200);
+    let dead = server.get("/v1/tasks?state=DEAD&type=mail&error=stamp").await.of(200);
     assert_eq!(dead["tasks"].as_array().unwrap().len(), 2);
     let id = dead["tasks"][0]["id"].as_str().unwrap().to_owned();
-    let edited = place
-        .send(place.request(Method::PUT, &format!("/v1/tasks/{id}/payload"), Some(&json!({ "payload": "z" }))))
+    let edited = server
+        .send(server.request(Method::PUT, &format!("/v1/tasks/{id}/payload"), Some(&json!({ "payload": "z" }))))
         .await;
     assert_eq!(edited.of(200)["revision"], 1);
-    let shown = place.get(&format!("/v1/tasks/{id}")).await.of(200);
+    let shown = server.get(&format!("/v1/tasks/{id}")).await.of(200);
     assert_eq!((&shown["payload"], shown["revisions"].as_array().unwrap().len()), (&json!("z"), 1));
 
-    let preview = place.post("/v1/tasks/replay", json!({ "type": ["mail"], "dry_run": true })).await.of(200);
+    let preview = server.post("/v1/tasks/replay", json!({ "type": ["mail"], "dry_run": true })).await.of(200);
     assert_eq!(preview["replayed"].as_array().unwrap().len(), 2);
-    let replayed = place.post(&format!("/v1/tasks/{id}/replay"), json!({})).await.of(200);
+    let replayed = server.post(&format!("/v1/tasks/{id}/replay"), json!({})).await.of(200);
     assert_eq!((&replayed["state"], &replayed["replay_count"]), (&json!("PENDING"), &json!(1)));
-    let job = place.post("/v1/tasks/replay-job", json!({ "reason": "permanent", "rate": 50.0 })).await.of(202);
+    let job = server.post("/v1/tasks/replay-job", json!({ "reason": "permanent", "rate": 50.0 })).await.of(202);
     let path = format!("/v1/jobs/{}", job["id"].as_str().unwrap());
-    let ended = eventually(async || Some(place.get(&path).await.of(200)).filter(|job| job["state"] != "running")).await;
+    let ended =
+        eventually(async || Some(server.get(&path).await.of(200)).filter(|job| job["state"] != "running")).await;
     assert_eq!((&ended["state"], &ended["done"]), (&json!("done"), &json!(1)));
-    let canceled = place.post(&format!("/v1/tasks/{id}/cancel"), json!({})).await.of(200);
+    let canceled = server.post(&format!("/v1/tasks/{id}/cancel"), json!({})).await.of(200);
     assert_eq!((&canceled["state"], &canceled["left"]), (&json!("CANCELED"), &json!("PENDING")));
-    assert_eq!(place.post(&format!("/v1/tasks/{id}/cancel"), json!({})).await.code(), "task_conflict");
-    place.stop().await;
+    assert_eq!(server.post(&format!("/v1/tasks/{id}/cancel"), json!({})).await.code(), "task_conflict");
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn whoever_began_a_replay_sees_it_and_ends_it() {
-    let place = Place::new().await;
+async fn the_caller_that_started_a_replay_sees_and_cancels_it() {
+    let server = TestServer::new().await;
     for kind in ["mail", "mail", "sms"] {
-        place.post("/v1/tasks", json!({ "type": kind, "payload": "" })).await.of(201);
+        server.post("/v1/tasks", json!({ "type": kind, "payload": "" })).await.of(201);
     }
     let claim = json!({ "types": ["mail", "sms"], "worker": "w", "lease": "1m", "max": 3 });
-    let claimed = place.post("/v1/tasks/claim", claim).await.of(200);
+    let claimed = server.post("/v1/tasks/claim", claim).await.of(200);
     let dead =
         claimed["tasks"].as_array().unwrap().iter().map(|task| json!({ "lease": task["lease"], "outcome": "dead" }));
-    place.post("/v1/tasks/finish", json!({ "finish": dead.collect::<Vec<_>>() })).await.of(200);
+    server.post("/v1/tasks/finish", json!({ "finish": dead.collect::<Vec<_>>() })).await.of(200);
     let (mail, sms) = (["task_mail"], ["task_sms"]);
-    let own = place.token(&[Role::Operate], Some(&mail)).await;
-    let other = place.token(&[Role::Operate], Some(&sms)).await;
-    let all = place.token(&[Role::Admin], None).await;
+    let own = server.token(&[Role::Operate], Some(&mail)).await;
+    let other = server.token(&[Role::Operate], Some(&sms)).await;
+    let all = server.token(&[Role::Admin], None).await;
     let ask = async |token: &str, method: Method, path: &str, body: Option<&Value>| {
-        let mut request = place.request(method, path, body);
+        let mut request = server.request(method, path, body);
         request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
-        place.send(request).await
+        server.send(request).await
     };
     let slow = json!({ "type": ["mail"], "rate": 0.01 });
     let job = ask(&own, Method::POST, "/v1/tasks/replay-job", Some(&slow)).await.of(202);
@@ -275,75 +276,75 @@ async fn whoever_began_a_replay_sees_it_and_ends_it() {
     }
     assert_eq!(ask(&other, Method::DELETE, &path, None).await.code(), "not_found");
     assert_eq!(ask(&own, Method::DELETE, &path, None).await.of(200)["state"], "canceled");
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn schedules_are_made_shown_paused_triggered_and_removed() {
-    let place = Place::new().await;
+async fn schedules_are_created_shown_paused_triggered_and_deleted() {
+    let server = TestServer::new().await;
     let put = json!({ "type": "report", "payload": "{}", "cron": "0 7 * * *", "time_zone": "Europe/Berlin" });
-    let made = place.send(place.request(Method::PUT, "/v1/schedules/daily", Some(&put))).await.of(200);
+    let made = server.send(server.request(Method::PUT, "/v1/schedules/daily", Some(&put))).await.of(200);
     assert_eq!((&made["cron"], &made["paused"]), (&json!("0 7 * * *"), &json!(false)));
     assert!(made["next_run_at"].is_string());
-    assert_eq!(place.post("/v1/schedules/daily/pause", json!({})).await.of(200)["paused"], true);
-    let triggered = place.post("/v1/schedules/daily/trigger", json!({})).await.of(201);
-    assert_eq!(state(&place, &triggered["id"]).await["schedule"], "daily");
-    assert_eq!(place.post("/v1/schedules/daily/resume", json!({})).await.of(200)["paused"], false);
-    assert_eq!(place.get("/v1/schedules").await.of(200)["schedules"].as_array().unwrap().len(), 1);
+    assert_eq!(server.post("/v1/schedules/daily/pause", json!({})).await.of(200)["paused"], true);
+    let triggered = server.post("/v1/schedules/daily/trigger", json!({})).await.of(201);
+    assert_eq!(state(&server, &triggered["id"]).await["schedule"], "daily");
+    assert_eq!(server.post("/v1/schedules/daily/resume", json!({})).await.of(200)["paused"], false);
+    assert_eq!(server.get("/v1/schedules").await.of(200)["schedules"].as_array().unwrap().len(), 1);
     let wrong = json!({ "type": "report", "payload": "", "cron": "61 * * * *" });
-    let refused = place.send(place.request(Method::PUT, "/v1/schedules/daily", Some(&wrong))).await;
+    let refused = server.send(server.request(Method::PUT, "/v1/schedules/daily", Some(&wrong))).await;
     assert_eq!(refused.code(), "invalid_input");
-    place.send(place.request(Method::DELETE, "/v1/schedules/daily", None)).await.of(204);
-    assert_eq!(place.get("/v1/schedules/daily").await.code(), "not_found");
-    place.stop().await;
+    server.send(server.request(Method::DELETE, "/v1/schedules/daily", None)).await.of(204);
+    assert_eq!(server.get("/v1/schedules/daily").await.code(), "not_found");
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn the_server_does_the_chores_of_tasks() {
-    let place = Place::new().await;
+async fn the_server_runs_the_chores_of_tasks() {
+    let server = TestServer::new().await;
     let new = json!({ "type": "late", "payload": "", "deadline": "1970-01-02T00:00:00Z" });
-    let late = place.post("/v1/tasks", new).await.of(201);
+    let late = server.post("/v1/tasks", new).await.of(201);
     let put = json!({ "type": "tick", "payload": "", "every": "1s" });
-    place.send(place.request(Method::PUT, "/v1/schedules/often", Some(&put))).await.of(200);
+    server.send(server.request(Method::PUT, "/v1/schedules/often", Some(&put))).await.of(200);
     let made = eventually(async || {
-        let listed = place.get("/v1/tasks?type=tick").await.of(200);
+        let listed = server.get("/v1/tasks?type=tick").await.of(200);
         listed["tasks"].as_array().unwrap().first().cloned()
     })
     .await;
     assert_eq!(made["schedule"], "often");
     let dead = eventually(async || {
-        let listed = place.get("/v1/tasks?type=late&state=DEAD").await.of(200);
+        let listed = server.get("/v1/tasks?type=late&state=DEAD").await.of(200);
         listed["tasks"].as_array().unwrap().first().cloned()
     })
     .await;
     assert_eq!((&dead["id"], &dead["dead_reason"]), (&late["id"], &json!("deadline")));
-    // No client asked for either of them: the store's own count has them, and the counters of requests do not.
-    let metrics = String::from_utf8(place.get("/metrics").await.body.to_vec()).unwrap();
+    // No request created them: they are in the store's count, and not in the counters of requests.
+    let metrics = String::from_utf8(server.get("/metrics").await.body.to_vec()).unwrap();
     let value = |line: &str| metrics.lines().find_map(|found| found.strip_prefix(line)?.trim().parse::<u64>().ok());
     assert!(value("postrider_tasks{type=\"tick\",state=\"PENDING\"}").is_some_and(|count| count > 0), "{metrics}");
     assert_eq!(value("postrider_tasks_created_total{type=\"tick\"}").unwrap_or(0), 0);
     assert_eq!(value("postrider_tasks{type=\"late\",state=\"DEAD\"}"), Some(1));
     assert_eq!(value("postrider_task_attempts_total{type=\"late\",outcome=\"dead\"}").unwrap_or(0), 0);
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
 async fn many_are_counted_by_state_and_changed_by_a_filter() {
-    let place = Place::new().await;
+    let server = TestServer::new().await;
     for number in 0..40 {
         let task_type = if number % 4 == 0 { "mail" } else { "report" };
         let new = json!({ "type": task_type, "payload": "", "in": "1h", "tags": ["monthly"] });
-        place.post("/v1/tasks", new).await.of(201);
+        server.post("/v1/tasks", new).await.of(201);
     }
     let mut ids = Vec::new();
     for _ in 0..3 {
-        ids.push(place.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201)["id"].clone());
+        ids.push(server.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201)["id"].clone());
     }
     let claim = json!({ "types": ["mail"], "worker": "w", "lease": "10m", "max": 2 });
-    let claimed = place.post("/v1/tasks/claim", claim).await.of(200);
+    let claimed = server.post("/v1/tasks/claim", claim).await.of(200);
     let finish = json!({ "finish": [{ "lease": claimed["tasks"][0]["lease"], "outcome": "succeeded" }] });
-    place.post("/v1/tasks/finish", finish).await.of(200);
-    let counts = place.get("/v1/tasks/counts").await.of(200);
+    server.post("/v1/tasks/finish", finish).await.of(200);
+    let counts = server.get("/v1/tasks/counts").await.of(200);
     let of = |state: &str| counts["counts"][state].as_u64().unwrap();
     assert_eq!((of("PENDING"), of("PROCESSING"), of("SUCCEEDED"), of("DEAD")), (41, 1, 1, 0), "{counts}");
     assert_eq!((&counts["looked_at"], &counts["complete"]), (&json!(43), &json!(true)));
@@ -356,17 +357,17 @@ async fn many_are_counted_by_state_and_changed_by_a_filter() {
     let [pending, running, done] =
         [("PENDING", 11), ("PROCESSING", 1), ("SUCCEEDED", 1)].map(|(state, count)| row("mail", state, count));
     assert_eq!(by_type(&counts), [pending, running, done, row("report", "PENDING", 30)]);
-    let counts = place.get("/v1/tasks/counts?type=mail&tag=monthly").await.of(200);
+    let counts = server.get("/v1/tasks/counts?type=mail&tag=monthly").await.of(200);
     assert_eq!((&counts["counts"]["PENDING"], &counts["looked_at"]), (&json!(10), &json!(10)));
     assert_eq!(by_type(&counts), [row("mail", "PENDING", 10)]);
 
-    // A token of one queue counts and changes what is its own.
-    place.token(&[Role::Admin], None).await;
-    let token = place.token(&[Role::Operate], Some(&["task_mail"])).await;
+    // A token limited to a queue counts and changes only its tasks.
+    server.token(&[Role::Admin], None).await;
+    let token = server.token(&[Role::Operate], Some(&["task_mail"])).await;
     let ask = async |method: Method, path: &str, body: Option<Value>| {
-        let mut request = place.request(method, path, body.as_ref());
+        let mut request = server.request(method, path, body.as_ref());
         request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
-        place.send(request).await
+        server.send(request).await
     };
     let counts = ask(Method::GET, "/v1/tasks/counts", None).await.of(200);
     assert_eq!(counts["looked_at"], 13);
@@ -387,22 +388,22 @@ async fn many_are_counted_by_state_and_changed_by_a_filter() {
     assert_eq!((&ended["kind"], &ended["done"], &ended["skipped"]), (&json!("cancel"), &json!(10), &json!(0)));
     let counts = ask(Method::GET, "/v1/tasks/counts", None).await.of(200);
     assert_eq!((&counts["counts"]["CANCELED"], &counts["counts"]["PROCESSING"]), (&json!(10), &json!(1)));
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn a_schedule_tells_its_next_times() {
-    let place = Place::new().await;
+async fn a_schedule_lists_its_next_ticks() {
+    let server = TestServer::new().await;
     let put = json!({ "type": "remind", "payload": "", "cron": "30 9 * * *", "time_zone": "Europe/Berlin" });
-    let made = place.send(place.request(Method::PUT, "/v1/schedules/daily", Some(&put))).await.of(200);
-    let told = place.get("/v1/schedules/daily/times").await.of(200);
-    let times: Vec<_> = told["times"].as_array().unwrap().iter().map(|time| time.as_str().unwrap()).collect();
+    let made = server.send(server.request(Method::PUT, "/v1/schedules/daily", Some(&put))).await.of(200);
+    let found = server.get("/v1/schedules/daily/times").await.of(200);
+    let times: Vec<_> = found["times"].as_array().unwrap().iter().map(|time| time.as_str().unwrap()).collect();
     assert_eq!((times.len(), times[0]), (5, made["next_run_at"].as_str().unwrap()));
     assert!(times.is_sorted() && times.iter().all(|time| time.contains(":30:00")), "{times:?}");
-    assert_eq!((&told["time_zone"], &told["paused"]), (&json!("Europe/Berlin"), &json!(false)));
-    place.post("/v1/schedules/daily/pause", json!({})).await.of(200);
-    let told = place.get("/v1/schedules/daily/times?limit=2").await.of(200);
-    assert_eq!((told["times"].as_array().unwrap().len(), &told["paused"]), (2, &json!(true)));
-    assert_eq!(place.get("/v1/schedules/weekly/times").await.code(), "not_found");
-    place.stop().await;
+    assert_eq!((&found["time_zone"], &found["paused"]), (&json!("Europe/Berlin"), &json!(false)));
+    server.post("/v1/schedules/daily/pause", json!({})).await.of(200);
+    let found = server.get("/v1/schedules/daily/times?limit=2").await.of(200);
+    assert_eq!((found["times"].as_array().unwrap().len(), &found["paused"]), (2, &json!(true)));
+    assert_eq!(server.get("/v1/schedules/weekly/times").await.code(), "not_found");
+    server.stop().await;
 }

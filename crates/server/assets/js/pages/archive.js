@@ -28,8 +28,8 @@ export async function archivePage(view) {
   const key = input("archive-key", "Search by ordering key", "Ordering key", "key");
   const header = input("archive-header", "Search by header, as name=value", "Header name=value", "header");
   const choice = (test, label, parameter, options) => h("select", { "aria-label": label, "data-test": test }, options.map(([value, text]) => h("option", { value, selected: value === (view.query.get(parameter) ?? "") }, text)));
-  const since = choice("archive-since", "When it ended", "since", AGES);
-  const state = choice("archive-state", "How it ended", "state", [["", "any end"], ["COMPLETED", "acknowledged"], ["FAILED", "purged dead letters"]]);
+  const since = choice("archive-since", "Time of the end", "since", AGES);
+  const state = choice("archive-state", "Outcome", "state", [["", "any outcome"], ["COMPLETED", "acknowledged"], ["FAILED", "purged dead letters"]]);
   const search = h("button.btn.primary", { type: "submit", "data-test": "archive-search" }, "Search");
   const form = h("form.toolbar", { role: "search" }, id, key, header, since, state, search);
   const shown = h("p.muted", { "aria-live": "polite", "data-test": "shown-count" });
@@ -59,7 +59,7 @@ export async function archivePage(view) {
   let next = null;
   let wanted = null;
 
-  const asked = () => ({ message: id.value.trim(), key: key.value.trim(), header: header.value.trim(), since: since.value, state: state.value });
+  const readForm = () => ({ message: id.value.trim(), key: key.value.trim(), header: header.value.trim(), since: since.value, state: state.value });
   const isFiltered = () => Object.values(wanted).some((value) => value !== "");
 
   function parameters(after) {
@@ -84,7 +84,7 @@ export async function archivePage(view) {
         ["Ordering key", message.ordering_key],
         ["Priority", String(message.priority ?? "–")],
         ["Content type", message.content_type],
-        ["Deliveries", `${number(message.receive_count)}, of which ${number(message.attempts_count)} ${message.state === "FAILED" ? "were tried again" : "failed"}`],
+        ["Deliveries", `${number(message.receive_count)}, ${number(message.attempts_count)} ${message.state === "FAILED" ? "retried" : "failed"}`],
         ["Sent", time(message.enqueued_at)],
         ["First attempt", message.first_attempt_at ? time(message.first_attempt_at) : null],
         ["Last attempt", message.last_attempt_at ? time(message.last_attempt_at) : null],
@@ -98,7 +98,7 @@ export async function archivePage(view) {
     confirmDialog({
       title: "Send this message again?",
       test: "dialog-send-again",
-      count: async () => ({ text: `A new message with the same body, headers and key is sent to ${name}. Its header sent-again-from is ${message.id}.`, label: "Send again" }),
+      count: async () => ({ text: `A new message with the same body, headers and ordering key is sent to ${name}. Its header sent-again-from is ${message.id}.`, label: "Send again" }),
       tone: "primary",
       run: async () => {
         const sent = await api.post(`${base}/${encodeURIComponent(message.id)}/send-again`);
@@ -112,9 +112,9 @@ export async function archivePage(view) {
     if (messages.length === 0) {
       shown.textContent = "";
       replace(place, emptyState({
-        title: next ? "Nothing found so far" : isFiltered() ? "Nothing found" : "Nothing is archived",
+        title: next ? "Nothing found so far" : isFiltered() ? "Nothing found" : "The archive is empty",
         test: "empty-archive",
-        text: next ? "The part of the archive that was read has no such message. Older parts have not been read." : "Acknowledged messages and purged dead letters are kept for a while, unless the store's setting 'archive' says otherwise.",
+        text: next ? "The part of the archive that was searched has no such message. Older parts have not been searched." : "Acknowledged messages and purged dead letters are archived if the store's setting 'archive' allows it.",
         commands: [],
       }));
     } else {
@@ -126,7 +126,7 @@ export async function archivePage(view) {
 
   async function load(isNew) {
     if (isNew) {
-      wanted = asked();
+      wanted = readForm();
       replaceQuery(new URLSearchParams(Object.entries(wanted).filter(([, value]) => value !== "")));
     }
     try {

@@ -6,13 +6,13 @@ import { refusedPage } from "../actions.js";
 import { emptyState } from "../clipboard.js";
 import { problemBox } from "../problem_box.js";
 
-const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-const pairs = (detail) => Object.entries(detail).filter(([, value]) => value !== null).map(([name, value]) => `${name}: ${written(value)}`);
+const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+const pairs = (detail) => Object.entries(detail).filter(([, value]) => value !== null).map(([name, value]) => `${name}: ${asText(value)}`);
 
-/** What was asked for, and what came of it. */
-function detailText({ outcome, ...asked } = {}) {
-  const came = outcome === null || typeof outcome !== "object" ? (outcome === undefined ? [] : [written(outcome)]) : pairs(outcome);
-  return [pairs(asked).join(", "), came.join(", ")].filter((part) => part !== "").join(" → ");
+/** The details of an action and its outcome. */
+function detailText({ outcome, ...details } = {}) {
+  const result = outcome === null || typeof outcome !== "object" ? (outcome === undefined ? [] : [asText(outcome)]) : pairs(outcome);
+  return [pairs(details).join(", "), result.join(", ")].filter((part) => part !== "").join(" → ");
 }
 
 export async function auditPage(view) {
@@ -23,7 +23,7 @@ export async function auditPage(view) {
   const more = h("div.more");
   const filterInput = h("input.filter", { type: "search", placeholder: "Filter by who, action, target  /", "aria-label": "Filter entries", "data-filter": true, "data-test": "filter" });
   const shown = h("span.muted", { "aria-live": "polite" });
-  replace(view.root, h("div.stack", { "data-test": "page-audit" }, h("header.page-head", {}, h("h1", { tabindex: "-1" }, "Audit"), h("p.muted", {}, "What was changed through this server, by whom, newest first.")), refused ?? [h("div.toolbar", {}, filterInput, shown), problem, place, more]));
+  replace(view.root, h("div.stack", { "data-test": "page-audit" }, h("header.page-head", {}, h("h1", { tabindex: "-1" }, "Audit"), h("p.muted", {}, "Actions that changed or removed something, newest first.")), refused ?? [h("div.toolbar", {}, filterInput, shown), problem, place, more]));
   if (refused) return;
   let entries = [];
   let next = null;
@@ -44,7 +44,7 @@ export async function auditPage(view) {
 
   function draw() {
     if (entries.length === 0) {
-      replace(place, emptyState({ title: "Nothing was changed yet", test: "empty-audit", text: "Pausing, purging, deleting, redriving, editing, replaying and the making of tokens are written down here." }));
+      replace(place, emptyState({ title: "No entries yet", test: "empty-audit", text: "Pausing, purging, deleting, redriving, editing, replaying and creating tokens are recorded here." }));
       return;
     }
     if (!place.contains(table.element)) replace(place, table.element);
@@ -60,7 +60,7 @@ export async function auditPage(view) {
       const page = await api.get("/v1/audit", { query: { limit: 100, after }, signal: view.signal });
       if (after) entries = [...entries, ...page.entries];
       else {
-        // What is new stands before what is known; older pages stay.
+        // New entries are put in front; loaded older pages are kept.
         const known = new Set(page.entries.map((entry) => entry.id));
         const older = entries.filter((entry) => !known.has(entry.id));
         if (older.length === 0) next = page.next;

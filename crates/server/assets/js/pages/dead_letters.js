@@ -18,8 +18,8 @@ import { queues } from "../queues.js";
 import { toast } from "../toasts.js";
 
 const PAGE = 100; // rows
-const SHORT_PAGES = 40; // requests for one page: each looks at a bounded number of dead letters
-/** How a command ended is a badge beside it. */
+const SHORT_PAGES = 40; // requests per page: each reads a bounded number of dead letters
+/** The exit status of a command is shown as a badge. */
 const withoutEnding = (fingerprint) => fingerprint.replace(/^(?:exit code \d+|ended by signal \d+|stopped after its --timeout|stopped with the worker): /, "");
 const REASONS = ["max_receive_count", "rejected", "retries_exhausted", "expired", "undecodable"];
 
@@ -42,7 +42,7 @@ export async function deadLettersPage(view) {
   let next = null;
   let loaded = false;
   let opened = view.query.get("id");
-  // Where the page begins, and the beginnings of those before it.
+  // Cursor of this page, and of the previous ones.
   let after = view.query.get("after");
   let before = [];
   let fingerprint = view.query.get("fingerprint");
@@ -53,10 +53,10 @@ export async function deadLettersPage(view) {
     view,
     [
       { name: "text", label: "Filter dead letters", placeholder: "Search body, header, id, key, error  /", test: "filter", isMain: true },
-      { name: "error_contains", label: "Error has", placeholder: "Error has" },
+      { name: "error_contains", label: "Error contains", placeholder: "Error contains" },
       { name: "reason", label: "Reason", kind: "choice", options: [["", "any reason"], ...reasons.map((one) => [one, one])] },
       { name: "key", label: "Ordering key", placeholder: "Ordering key" },
-      { name: "id_has", label: "Id has", placeholder: "Id has" },
+      { name: "id_has", label: "Id contains", placeholder: "Id contains" },
       { name: "since", label: "Died since", kind: "time" },
       { name: "before", label: "Died before", kind: "time" },
     ],
@@ -88,12 +88,12 @@ export async function deadLettersPage(view) {
   view.keys.table = table;
   view.keys.escape = () => detail.close();
 
-  /** What the fields and the chosen group say, in the words of the API; null when they say nothing. */
+  /** The filter for the API; null if it is empty. */
   function filter() {
-    const said = { fingerprint };
-    for (const field of ["text", "error_contains", "reason", "key", "since", "before"]) said[field] = filters.value(field);
-    said.id = filters.value("id_has");
-    const pairs = Object.entries(said).filter(([, value]) => value);
+    const values = { fingerprint };
+    for (const field of ["text", "error_contains", "reason", "key", "since", "before"]) values[field] = filters.value(field);
+    values.id = filters.value("id_has");
+    const pairs = Object.entries(values).filter(([, value]) => value);
     return pairs.length > 0 ? Object.fromEntries(pairs) : null;
   }
 
@@ -117,13 +117,13 @@ export async function deadLettersPage(view) {
   let drawnWords = null;
   function drawActions() {
     const words = inWords();
-    // Drawn anew they would lose the focus.
+    // Redrawing would remove the focus.
     if (words === drawnWords) return;
     drawnWords = words;
     const all = words === "" ? "all" : "all that match";
     replace(
       actions,
-      actionButton({ label: `Redrive ${all}`, test: "redrive-all", role: "operate", queue: name, tone: "primary", run: () => redrive(choice(), words === "" ? `Every dead letter of ${name} goes back to be delivered again, with its counts at zero.` : `Every dead letter with ${words} goes back to be delivered again, with its counts at zero.`) }),
+      actionButton({ label: `Redrive ${all}`, test: "redrive-all", role: "operate", queue: name, tone: "primary", run: () => redrive(choice(), words === "" ? `All dead letters of ${name} are sent again, with their counts reset.` : `All dead letters with ${words} are sent again, with their counts reset.`) }),
       actionButton({ label: `Purge ${all}`, test: "purge-all", role: "operate", queue: name, tone: "danger", run: () => purge(choice(), words === "" ? `of ${name}` : `with ${words}`) }),
     );
   }
@@ -142,8 +142,8 @@ export async function deadLettersPage(view) {
     filters.keep();
   }
 
-  function turn(to, back) {
-    // Closed first: it writes the address of the page that is left.
+  function openPage(to, back) {
+    // Closed first: closing writes the URL of the current page.
     detail.close();
     opened = null;
     before = back;
@@ -177,8 +177,8 @@ export async function deadLettersPage(view) {
       count: async () => {
         const { purged } = await api.post(`${base}/purge`, { ...choice, dry_run: true });
         return purged === 0
-          ? { text: "There is nothing to remove. What somebody has leased stays.", label: "Purge", nothing: true }
-          : { text: `${count(purged, "dead letter")} ${which} will be removed for good. What somebody has leased stays.`, label: `Purge ${count(purged, "dead letter")}` };
+          ? { text: "There is nothing to remove. Leased ones stay.", label: "Purge", nothing: true }
+          : { text: `${count(purged, "dead letter")} ${which} will be removed for good. Leased ones stay.`, label: `Purge ${count(purged, "dead letter")}` };
       },
       run: async () => {
         const { purged } = await api.post(`${base}/purge`, choice);
@@ -192,7 +192,7 @@ export async function deadLettersPage(view) {
 
   const isChosen = (one) => fingerprint === one.fingerprint && filters.value("reason") === one.reason;
 
-  /** The address of this page with nothing but a group chosen. */
+  /** The URL of this page with only a group selected. */
   function groupLink(one) {
     if (isChosen(one)) return path`/ui/queues/${name}/dead-letters`;
     return `${path`/ui/queues/${name}/dead-letters`}?${new URLSearchParams({ reason: one.reason, fingerprint: one.fingerprint })}`;
@@ -200,10 +200,10 @@ export async function deadLettersPage(view) {
 
   function drawGroups(answer) {
     if (groups.length === 0) return replace(groupPlace);
-    const about = (answer.complete ? "" : "~");
+    const approximate = (answer.complete ? "" : "~");
     replace(
       groupPlace,
-      h("div.section-head", {}, h("h2", {}, "By error"), answer.complete ? null : h("span.muted", {}, `of the first ${number(answer.looked_at)} looked at`)),
+      h("div.section-head", {}, h("h2", {}, "By error"), answer.complete ? null : h("span.muted", {}, `of the first ${number(answer.looked_at)}`)),
       h(
         "div.groups",
         {},
@@ -213,13 +213,13 @@ export async function deadLettersPage(view) {
           return h(
             "article.group",
             { "data-test": "group", "data-reason": one.reason, "data-error": one.error, "data-fingerprint": one.fingerprint, class: isChosen(one) ? "group chosen" : "group" },
-            h("div.group-count", {}, h("strong", { "data-test": "group-count" }, about + number(one.count)), h("span.group-pills", {}, h("span.pill.bad", {}, one.reason), badge ? h("span.pill.exit", {}, badge) : null)),
+            h("div.group-count", {}, h("strong", { "data-test": "group-count" }, approximate + number(one.count)), h("span.group-pills", {}, h("span.pill.bad", {}, one.reason), badge ? h("span.pill.exit", {}, badge) : null)),
             h("div.group-text", {}, h("p.error-line.clip-2", { title: one.error, "data-test": "group-error" }, line !== "" ? (one.count > 1 ? withoutEnding(one.fingerprint) : line.slice(0, 240)) : h("span.muted", {}, "no error text")), h("p.sub", {}, "last ", time(one.last_dead_at), ", first ", time(one.first_dead_at))),
             h(
               "div.actions",
               {},
               h("a.btn.small", { href: groupLink(one), "data-test": "group-show", "aria-current": isChosen(one) ? "true" : null }, isChosen(one) ? "Show all" : "Show"),
-              actionButton({ label: "Redrive", test: "group-redrive", role: "operate", queue: name, small: true, run: () => redrive(choice, `The dead letters with this error go back to be delivered again: ${one.reason}, “${one.fingerprint}”.`) }),
+              actionButton({ label: "Redrive", test: "group-redrive", role: "operate", queue: name, small: true, run: () => redrive(choice, `The dead letters with this error are sent again: ${one.reason}, “${one.fingerprint}”.`) }),
               actionButton({ label: "Purge", test: "group-purge", role: "operate", queue: name, small: true, tone: "danger", run: () => purge(choice, "with this error") }),
             ),
           );
@@ -238,8 +238,8 @@ export async function deadLettersPage(view) {
     replace(
       selectionBar,
       h("strong", {}, `${number(ids.length)} selected`),
-      actionButton({ label: "Redrive", test: "selection-redrive", role: "operate", queue: name, small: true, tone: "primary", run: () => redrive({ ids }, `The ${count(ids.length, "selected message")} go back to be delivered again, with their counts at zero.`) }),
-      actionButton({ label: "Purge", test: "selection-purge", role: "operate", queue: name, small: true, tone: "danger", run: () => purge({ ids }, "that are selected") }),
+      actionButton({ label: "Redrive", test: "selection-redrive", role: "operate", queue: name, small: true, tone: "primary", run: () => redrive({ ids }, `${count(ids.length, "selected message")} are sent again, with their counts reset.`) }),
+      actionButton({ label: "Purge", test: "selection-purge", role: "operate", queue: name, small: true, tone: "danger", run: () => purge({ ids }, "selected") }),
       h("button.btn.small.ghost", { type: "button", "data-test": "selection-clear", on: { click: () => table.clearSelection() } }, "Clear"),
     );
   }
@@ -251,7 +251,7 @@ export async function deadLettersPage(view) {
       message: letter,
       actions: [
         actionButton({ label: "Edit and retry", test: "edit-retry", role: "operate", queue: name, small: true, tone: "primary", run: () => edit(letter.id) }),
-        actionButton({ label: "Redrive", test: "redrive-one", role: "operate", queue: name, small: true, run: () => redrive({ ids: [letter.id] }, "This message goes back to be delivered again, with its counts at zero.") }),
+        actionButton({ label: "Redrive", test: "redrive-one", role: "operate", queue: name, small: true, run: () => redrive({ ids: [letter.id] }, "This message is sent again, with its counts reset.") }),
         actionButton({ label: "Purge", test: "purge-one", role: "operate", queue: name, small: true, tone: "danger", run: () => purge({ ids: [letter.id] }, "") }),
       ],
       facts: messageFacts([
@@ -261,7 +261,7 @@ export async function deadLettersPage(view) {
         ["Dedup key", letter.dedup_key],
         ["Priority", String(letter.priority ?? "–")],
         ["Content type", letter.content_type],
-        ["Deliveries", `${number(letter.receive_count)}, of which ${number(letter.attempts_count)} were tried again`],
+        ["Deliveries", `${number(letter.receive_count)}, ${number(letter.attempts_count)} retried`],
         ["Sent", time(letter.enqueued_at)],
         ["First attempt", letter.first_attempt_at ? time(letter.first_attempt_at) : null],
         ["Last attempt", letter.last_attempt_at ? time(letter.last_attempt_at) : null],
@@ -275,14 +275,14 @@ export async function deadLettersPage(view) {
   }
 
   async function edit(id) {
-    // As it is now: somebody else may have edited it.
+    // Read again: it may have been edited meanwhile.
     const letter = await api.get(`${base}/${encodeURIComponent(id)}`);
     const save = async (changes) => (Object.keys(changes).length === 0 ? letter : api.patch(`${base}/${encodeURIComponent(id)}`, changes));
     openEditor({
       title: "Edit and retry",
       test: "dialog-edit",
       name: "body",
-      note: "The change is shown before it is saved. The message keeps its id.",
+      note: "You can review the changes before they are saved. The message keeps its id.",
       original: { bytes: carried(letter, "body"), contentType: letter.content_type, headers: letter.headers ?? {} },
       actions: [
         { label: "Save and redrive", test: "editor-save-redrive", tone: "primary", evenUnchanged: true, save: async (changes) => {
@@ -291,7 +291,7 @@ export async function deadLettersPage(view) {
           if (redriven.length > 0) {
             toast("Saved and redriven");
             detail.close();
-          } else toast(`Saved, but not redriven: ${skipped[0]?.why ?? "it is gone"}`, "info");
+          } else toast(`Saved, but not redriven: ${skipped[0]?.why ?? "it is no longer there"}`, "info");
           await reload();
         } },
         { label: "Save only", test: "editor-save", save: async (changes) => {
@@ -314,23 +314,23 @@ export async function deadLettersPage(view) {
         replace(groupPlace, emptyState({
           title: "No dead letters",
           test: "empty-dead-letters",
-          text: "A message that fails too often, expires or can not be read is put aside here, with its error. To see one, let a worker refuse it (65 means: never again):",
+          text: "A message that fails too often, expires or cannot be decoded becomes a dead letter, with its error. To see one, let a worker reject a message (exit code 65: do not retry):",
           commands: [`postrider work ${name} ${urlOption()} --drain -- sh -c 'echo "no good" >&2; exit 65'`],
         }));
       }
       return;
     }
-    shown.textContent = !loaded ? "Searching…" : letters.length === 0 ? (next ? "None so far" : "None matches") : `${number(letters.length)}${next || after ? " on this page" : ""}`;
-    replace(place, loaded && letters.length === 0 ? h("div.empty", { "data-test": "empty-filter" }, h("h2", {}, next ? "Nothing found so far" : "No dead letter matches"), h("p", {}, next ? "The dead letters that were looked at do not match. The next page goes on from there. " : null, h("a", { href: path`/ui/queues/${name}/dead-letters`, "data-test": "clear-filters" }, "Show all dead letters"))) : table.element);
+    shown.textContent = !loaded ? "Searching…" : letters.length === 0 ? (next ? "None found so far" : "None matches") : `${number(letters.length)}${next || after ? " on this page" : ""}`;
+    replace(place, loaded && letters.length === 0 ? h("div.empty", { "data-test": "empty-filter" }, h("h2", {}, next ? "Nothing found so far" : "No dead letter matches"), h("p", {}, next ? "The dead letters that were searched do not match. The next page continues from there. " : null, h("a", { href: path`/ui/queues/${name}/dead-letters`, "data-test": "clear-filters" }, "Show all dead letters"))) : table.element);
     table.update(letters);
     replace(
       more,
-      after !== null ? h("button.btn", { type: "button", "data-test": "previous-page", on: { click: () => turn(before[before.length - 1] ?? null, before.slice(0, -1)) } }, before.length > 0 ? "Previous page" : "First page") : null,
-      next ? h("button.btn", { type: "button", "data-test": "next-page", on: { click: () => turn(next, [...before, after]) } }, "Next page") : null,
+      after !== null ? h("button.btn", { type: "button", "data-test": "previous-page", on: { click: () => openPage(before[before.length - 1] ?? null, before.slice(0, -1)) } }, before.length > 0 ? "Previous page" : "First page") : null,
+      next ? h("button.btn", { type: "button", "data-test": "next-page", on: { click: () => openPage(next, [...before, after]) } }, "Next page") : null,
     );
   }
 
-  // A page of the API may be short and still not the last: each request looks at a bounded number of dead letters.
+  // A page of the API can be short and not the last: each request reads a bounded number of dead letters.
   async function readPage() {
     const query = { ...filter(), after };
     const found = [];
@@ -354,19 +354,19 @@ export async function deadLettersPage(view) {
     }
   }
 
-  let asked = 0;
+  let lastRequest = 0;
   async function load() {
-    const mine = ++asked;
+    const request = ++lastRequest;
     draw();
     try {
       const [found, cursor] = await readPage();
-      if (mine !== asked) return;
+      if (request !== lastRequest) return;
       letters = found;
       next = cursor;
       loaded = true;
       replace(problem);
     } catch (error) {
-      if (!isAbort(error) && mine === asked) replace(problem, problemBox(error, { retry: reload }));
+      if (!isAbort(error) && request === lastRequest) replace(problem, problemBox(error, { retry: reload }));
       return;
     }
     draw();
@@ -376,7 +376,7 @@ export async function deadLettersPage(view) {
 
   let lastDead = queues.all.get(name)?.dead;
   const loadSoon = throttled(3000, () => !view.signal.aborted && load());
-  // All dead letters are counted for the groups, so less often.
+  // Groups count all dead letters, so they are reloaded less often.
   const groupSoon = throttled(10_000, () => !view.signal.aborted && loadGroups());
   view.until(queues.on((names) => {
     if (names !== null && !names.includes(name)) return;

@@ -19,9 +19,9 @@ const TONE = { PENDING: "info", PROCESSING: "accent", RETRYABLE: "warn" };
 const LIMITS = [50, 200, 1000];
 const STATES = ["ready", "delayed", "in_flight"];
 const STATE_NAMES = { ready: "ready", delayed: "delayed", in_flight: "in flight" };
-const SHORT_PAGES = 20; // requests for one list: each looks at a bounded number of messages
+const SHORT_PAGES = 20; // requests per list: each reads a bounded number of messages
 
-/** Everything that the filter looks at. */
+/** The text that the filter searches. */
 export function searchText(message) {
   const headers = Object.entries(message.headers ?? {}).map(([name, value]) => `${name}: ${value}`);
   return [message.id, message.ordering_key, message.dedup_key, message.state, message.reason, message.error, message.last_error, message.body, ...headers].filter(Boolean).join("\n").toLowerCase();
@@ -34,13 +34,13 @@ export async function messagesPage(view) {
   view.title(`Messages of ${name}`);
   const base = path`/v1/queues/${name}/messages`;
   const { element: head, actions } = queueHead(view, "messages");
-  // What the store says of actions on waiting messages; without an answer they are offered, and refused when they are used.
+  // Without an answer, actions on waiting messages are offered, and the server refuses them if the store cannot.
   const features = await api.get("/v1/capabilities", { signal: view.signal }).then((found) => found.features, () => []);
   const waiting = features.find((one) => one.feature === "waiting_messages");
   const refused = waiting?.support === "refused" ? waiting.note ?? "The store has no actions on waiting messages." : null;
   const state = STATES.includes(view.query.get("state")) ? view.query.get("state") : null;
   const filterInput = h("input.filter", { type: "search", placeholder: "Filter by body, header, id, key, state  /", "aria-label": "Filter messages", value: view.query.get("q") ?? "", "data-filter": true, "data-test": "filter" });
-  const limit = h("select", { "aria-label": "How many are shown", "data-test": "limit" }, LIMITS.map((n) => h("option", { value: n, selected: String(n) === view.query.get("limit") }, `up to ${number(n)}`)));
+  const limit = h("select", { "aria-label": "Rows shown", "data-test": "limit" }, LIMITS.map((n) => h("option", { value: n, selected: String(n) === view.query.get("limit") }, `up to ${number(n)}`)));
   const shown = h("span.muted", { "aria-live": "polite", "data-test": "shown-count" });
   const problem = h("div");
   const place = h("div.list-side");
@@ -55,9 +55,9 @@ export async function messagesPage(view) {
     columns: [
       { label: "State", render: (row) => h(`span.pill.${TONE[row.state] ?? "info"}`, {}, row.state) },
       { label: "Message", class: "main-cell", render: (row) => [h("div.clip.mono", {}, bodyPreview(row)), h("div.sub", {}, h("code", { title: row.id }, shortId(row.id)), row.ordering_key ? h("span", {}, ` key ${row.ordering_key}`) : null)] },
-      { label: "Deliveries", class: "num", title: "How often it was received", render: (row) => number(row.receive_count) },
+      { label: "Deliveries", class: "num", title: "Number of deliveries", render: (row) => number(row.receive_count) },
       { label: "Sent", class: "when", render: (row) => time(row.enqueued_at) },
-      { label: "Next", class: "when", title: "When it is due, or its lease ends", render: (row) => time(row.next_attempt_at) },
+      { label: "Next", class: "when", title: "Due time, or end of the lease", render: (row) => time(row.next_attempt_at) },
       ...(refused === null ? [{ label: "Actions", class: "actions-cell", render: (row) => h("div.actions", {}, rowActions(row)) }] : []),
     ],
   });
@@ -70,8 +70,8 @@ export async function messagesPage(view) {
     [
       { name: "key", label: "Ordering key", placeholder: "Ordering key" },
       { name: "header", label: "Header", placeholder: "Header name=value" },
-      { name: "since", label: "Enqueued since", kind: "time" },
-      { name: "before", label: "Enqueued before", kind: "time" },
+      { name: "since", label: "Sent since", kind: "time" },
+      { name: "before", label: "Sent before", kind: "time" },
     ],
     () => {
       table.clearSelection();
@@ -81,7 +81,7 @@ export async function messagesPage(view) {
     () => Object.entries({ state, q: filterInput.value, limit: limit.value === "50" ? "" : limit.value, id: opened }).filter(([, value]) => value),
   );
   const search = refused === null ? [tabs, filterInput, limit, shown, h("div.filter-fields", {}, filters.input("key"), filters.input("header"), h("div.time-range", {}, filters.labelled("since"), filters.labelled("before")))] : [filterInput, limit, shown];
-  const why = refused === null ? null : h("p.muted", { "data-test": "actions-refused" }, `Messages are looked at here, not acted on: ${refused}`);
+  const why = refused === null ? null : h("p.muted", { "data-test": "actions-refused" }, `Messages can only be viewed here: ${refused}`);
   replace(view.root, h("div.stack", { "data-test": "page-messages" }, head, h("div.toolbar", {}, search), why, selectionBar, problem, split));
   view.keys.table = table;
   view.keys.escape = () => detail.close();
@@ -89,7 +89,7 @@ export async function messagesPage(view) {
   let messages = [];
   let next = null;
   let opened = view.query.get("id");
-  // By the first list that comes: a later look may overtake the one that the page began with.
+  // Followed with the first list that arrives.
   let isLinkFollowed = false;
 
   function select(id) {
@@ -98,10 +98,10 @@ export async function messagesPage(view) {
     filters.keep();
   }
 
-  /** What the fields and the tab say, in the words of the API. */
+  /** The filter for the API. */
   function filter() {
-    const said = Object.fromEntries(["key", "header", "since", "before"].map((one) => [one, filters.value(one)]));
-    return Object.fromEntries(Object.entries({ ...said, state }).filter(([, value]) => value));
+    const values = Object.fromEntries(["key", "header", "since", "before"].map((one) => [one, filters.value(one)]));
+    return Object.fromEntries(Object.entries({ ...values, state }).filter(([, value]) => value));
   }
 
   /** The filter in words. */
@@ -145,24 +145,24 @@ export async function messagesPage(view) {
     return api.post(`${one(row)}/deliver-now`).then(() => acted("The message is due"));
   }
 
-  const deathFields = () => {
+  const reasonFields = () => {
     const reason = h("input", { spellcheck: "false", autocomplete: "off", "data-test": "death-reason" });
     const error = h("input", { autocomplete: "off", "data-test": "death-error" });
     return {
-      fields: [field("Reason", reason, "In a word, like rejected"), field("Error", error, "More about it, or empty")],
+      fields: [field("Reason", reason, "One word, like rejected"), field("Error", error, "Details, optional")],
       read: () => {
-        if (reason.value.trim() === "") throw new Error("Say why, in a word.");
+        if (reason.value.trim() === "") throw new Error("The reason is missing; use one word.");
         return error.value.trim() === "" ? { reason: reason.value.trim() } : { reason: reason.value.trim(), error: error.value.trim() };
       },
     };
   };
 
   function deadLetter(row) {
-    const death = deathFields();
+    const death = reasonFields();
     openDialog({
       title: "Dead-letter this message",
       test: "dialog-dead-letter",
-      body: [h("p", {}, "It is put among the dead letters. A redrive brings it back."), h("div.fields", {}, death.fields)],
+      body: [h("p", {}, "It becomes a dead letter. A redrive sends it again."), h("div.fields", {}, death.fields)],
       actions: [{ label: "Dead-letter", test: "dead-letter-start", tone: "danger", run: async () => {
         await api.post(`${one(row)}/dead-letter`, death.read());
         await acted("The message is a dead letter");
@@ -174,7 +174,7 @@ export async function messagesPage(view) {
     confirmDialog({
       title: "Delete this message?",
       test: "dialog-delete-message",
-      count: async () => ({ text: `The message ${shortId(row.id)} is removed for good, and nobody receives it.`, label: "Delete" }),
+      count: async () => ({ text: `The message ${shortId(row.id)} is removed for good and not delivered.`, label: "Delete" }),
       run: async () => {
         await api.remove(one(row));
         await acted("The message is deleted");
@@ -184,7 +184,7 @@ export async function messagesPage(view) {
 
   function rowActions(row) {
     return [
-      isDelayed(row) ? actionButton({ label: "Deliver now", test: "row-deliver-now", role: "operate", queue: name, small: true, title: "It does not wait for its time any longer", run: () => deliverNow(row) }) : null,
+      isDelayed(row) ? actionButton({ label: "Deliver now", test: "row-deliver-now", role: "operate", queue: name, small: true, title: "Make it due at once", run: () => deliverNow(row) }) : null,
       isLeased(row) ? null : actionButton({ label: "Delete", test: "row-delete", role: "operate", queue: name, small: true, tone: "danger", run: () => remove(row) }),
     ];
   }
@@ -195,9 +195,9 @@ export async function messagesPage(view) {
     delete: { title: "Delete messages", verb: "Delete", tone: "danger" },
   };
 
-  /** Does something with what `choice` means: a filter, or ids. */
+  /** Starts a bulk action on `choice`: a filter, or ids. */
   function change(kind, choice, what) {
-    const death = kind === "dead-letter" ? deathFields() : { fields: [], read: () => ({}) };
+    const death = kind === "dead-letter" ? reasonFields() : { fields: [], read: () => ({}) };
     openBulk({
       ...JOBS[kind],
       test: `dialog-${kind}-messages`,
@@ -205,9 +205,9 @@ export async function messagesPage(view) {
       noun: "message",
       fields: death.fields,
       preview: async () => {
-        // Nothing dies of a dry run; the API wants a reason nevertheless.
+        // The API requires a reason for a dry run, too.
         const answer = await api.post(`${base}/${kind}-job`, { ...choice, ...(kind === "dead-letter" ? { reason: "dry run" } : {}), dry_run: true });
-        return { count: answer.messages, skippedCount: answer.skipped, note: answer.complete ? null : "There are more; the oldest come first." };
+        return { count: answer.messages, skippedCount: answer.skipped, note: answer.complete ? null : "There are more; the oldest are taken first." };
       },
       start: (options) => api.post(`${base}/${kind}-job`, { ...choice, ...death.read(), ...options }),
       onEnd: () => {
@@ -221,10 +221,10 @@ export async function messagesPage(view) {
   let drawn = null;
   function drawActions() {
     const words = inWords();
-    // The text is looked for among the messages that are shown; an action on all that match would be of others too.
+    // The text filter applies to the shown messages only; an action on all matches would include others.
     const isSearched = filterInput.value.trim() !== "";
     const drawing = `${isSearched} ${words}`;
-    // Drawn anew they would lose the focus.
+    // Redrawing would remove the focus.
     if (drawing === drawn) return;
     drawn = drawing;
     const which = `Every ${state === null ? "waiting" : STATE_NAMES[state]} message of ${name}${words === "" ? "" : ` with ${words}`}`;
@@ -233,8 +233,8 @@ export async function messagesPage(view) {
     replace(
       actions,
       actionButton({ label: "Send a message", test: "send", role: "produce", queue: name, tone: "primary", run: () => openSend(name, load) }),
-      mayAct && state !== "ready" ? actionButton({ label: `Deliver ${all} now`, test: "deliver-now-all", role: "operate", queue: name, run: () => change("deliver-now", { ...filter(), state: "delayed" }, `${which} that waits for its time is due at once.`) }) : null,
-      mayAct ? actionButton({ label: `Dead-letter ${all}`, test: "dead-letter-all", role: "operate", queue: name, run: () => change("dead-letter", filter(), `${which} is put among the dead letters.`) }) : null,
+      mayAct && state !== "ready" ? actionButton({ label: `Deliver ${all} now`, test: "deliver-now-all", role: "operate", queue: name, run: () => change("deliver-now", { ...filter(), state: "delayed" }, `${which} that is delayed becomes due.`) }) : null,
+      mayAct ? actionButton({ label: `Dead-letter ${all}`, test: "dead-letter-all", role: "operate", queue: name, run: () => change("dead-letter", filter(), `${which} becomes a dead letter.`) }) : null,
       mayAct ? actionButton({ label: `Delete ${all}`, test: "delete-all", role: "operate", queue: name, tone: "danger", run: () => change("delete", filter(), `${which} is removed for good.`) }) : null,
     );
   }
@@ -243,12 +243,12 @@ export async function messagesPage(view) {
     selectionBar.hidden = rows.length === 0;
     if (rows.length === 0) return;
     const ids = rows.map((row) => row.id);
-    const which = `Of the ${count(ids.length, "selected message")}, those that no worker has leased`;
+    const which = `Of ${count(ids.length, "selected message")}, those that are not leased`;
     replace(
       selectionBar,
       h("strong", {}, `${number(ids.length)} selected`),
-      actionButton({ label: "Deliver now", test: "selection-deliver-now", role: "operate", queue: name, small: true, tone: "primary", run: () => change("deliver-now", { ids }, `${which} are due at once.`) }),
-      actionButton({ label: "Dead-letter", test: "selection-dead-letter", role: "operate", queue: name, small: true, run: () => change("dead-letter", { ids }, `${which} are put among the dead letters.`) }),
+      actionButton({ label: "Deliver now", test: "selection-deliver-now", role: "operate", queue: name, small: true, tone: "primary", run: () => change("deliver-now", { ids }, `${which} become due.`) }),
+      actionButton({ label: "Dead-letter", test: "selection-dead-letter", role: "operate", queue: name, small: true, run: () => change("dead-letter", { ids }, `${which} become dead letters.`) }),
       actionButton({ label: "Delete", test: "selection-delete", role: "operate", queue: name, small: true, tone: "danger", run: () => change("delete", { ids }, `${which} are removed for good.`) }),
       h("button.btn.small.ghost", { type: "button", "data-test": "selection-clear", on: { click: () => table.clearSelection() } }, "Clear"),
     );
@@ -260,7 +260,7 @@ export async function messagesPage(view) {
       ["Ordering key", message.ordering_key],
       ["Priority", String(message.priority ?? "–")],
       ["Content type", message.content_type],
-      ["Deliveries", `${number(message.receive_count)}, of which ${number(message.attempts_count)} failed`],
+      ["Deliveries", `${number(message.receive_count)}, ${number(message.attempts_count)} failed`],
       ["Sent", time(message.enqueued_at)],
       [message.state === "PROCESSING" ? "Lease ends" : "Due", time(message.next_attempt_at)],
       ["Last error", message.last_error ? h("pre.error-text", {}, message.last_error) : null],
@@ -288,15 +288,15 @@ export async function messagesPage(view) {
     shown.textContent = wanted === "" ? count(messages.length, "message") : `${number(list.length)} of ${number(messages.length)}`;
     if (next && wanted === "") shown.textContent += ", and more";
     if (messages.length === 0 && Object.keys(filter()).length > 0) {
-      replace(place, h("div.empty", { "data-test": "empty-filter" }, h("h2", {}, next ? "Nothing found so far" : "No message matches"), h("p", {}, next ? "The part of the queue that was read has no such message. " : null, h("a", { href: path`/ui/queues/${name}/messages`, "data-test": "clear-filters" }, "Show all messages"))));
+      replace(place, h("div.empty", { "data-test": "empty-filter" }, h("h2", {}, next ? "Nothing found so far" : "No message matches"), h("p", {}, next ? "The part of the queue that was searched has no such message. " : null, h("a", { href: path`/ui/queues/${name}/messages`, "data-test": "clear-filters" }, "Show all messages"))));
       return;
     }
     if (messages.length === 0) {
       const dead = queues.all.get(name)?.dead;
       replace(place, emptyState({
-        title: "No living messages",
+        title: "No messages",
         test: "empty-messages",
-        text: dead > 0 ? "Its dead letters are on the next tab. To send one:" : "Everything that was sent has been handled, or nothing was sent yet. To send one:",
+        text: dead > 0 ? "Dead letters are on the next tab. To send a message:" : "All sent messages have been handled, or none was sent yet. To send one:",
         commands: [`postrider send ${name} '{"item":"tea"}' ${urlOption()}`],
       }));
       return;
@@ -306,7 +306,7 @@ export async function messagesPage(view) {
     if (list.length === 0) shown.textContent += ", none match";
   }
 
-  // A page of the API may hold less than was asked for and still not be the last.
+  // A page of the API can be short and not the last.
   async function read() {
     const found = [];
     let after = null;
@@ -319,17 +319,17 @@ export async function messagesPage(view) {
     return [found, after];
   }
 
-  let asked = 0;
+  let lastRequest = 0;
   async function load() {
-    const mine = ++asked;
+    const request = ++lastRequest;
     try {
       const [found, after] = await read();
-      if (mine !== asked) return;
+      if (request !== lastRequest) return;
       messages = found;
       next = after;
       replace(problem);
     } catch (error) {
-      if (!isAbort(error) && mine === asked) replace(problem, problemBox(error, { retry: load }));
+      if (!isAbort(error) && request === lastRequest) replace(problem, problemBox(error, { retry: load }));
       return;
     }
     drawActions();
@@ -340,15 +340,15 @@ export async function messagesPage(view) {
     }
     if (opened === null) return;
     const current = messages.find((message) => message.id === opened);
-    detail.refresh(current ? factsOf(current) : h("p.notice", { "data-tone": "warn", "data-test": "message-left" }, "It is not among the messages any more: handled, put aside as a dead letter, or removed."));
+    detail.refresh(current ? factsOf(current) : h("p.notice", { "data-tone": "warn", "data-test": "message-left" }, "It is no longer in the queue: handled, dead-lettered or removed."));
   }
 
-  /** Opens the message that the address names, when the first list is there. */
+  /** Opens the message in the URL, once the first list is loaded. */
   function followLink() {
     const linked = messages.find((message) => message.id === opened);
     if (linked) openMessage(linked);
     else if (opened) {
-      replace(problem, h("p.notice", { "data-tone": "warn", "data-test": "not-in-list" }, `The message ${opened} is not among the ${count(messages.length, "message")} shown; it may have been handled meanwhile.`));
+      replace(problem, h("p.notice", { "data-tone": "warn", "data-test": "not-in-list" }, `The message ${opened} is not among the ${count(messages.length, "message")} shown; it may have been handled.`));
       select(null);
     }
   }

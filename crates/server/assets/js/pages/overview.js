@@ -13,7 +13,7 @@ import { field, openDialog } from "../dialogs.js";
 import { tile } from "../queue_head.js";
 import { refusal } from "../session.js";
 
-const MOST_CARDS = 9;
+const MAX_CARDS = 9;
 const PAGE = 200; // rows
 const DEPTH_LINES = [["ready", "ready"], ["in_flight", "in flight"], ["delayed", "delayed"], ["dead", "dead"]];
 const RATE_LINES = [["sent", "sent"], ["acked", "acked"], ["retried", "retried"], ["dead_lettered", "dead-lettered"]];
@@ -21,7 +21,7 @@ const RATE_LINES = [["sent", "sent"], ["acked", "acked"], ["retried", "retried"]
 export const depthSeries = (values, stats) => DEPTH_LINES.map(([name, label]) => ({ name: label, tone: name, values: values(name), last: stats(name) }));
 export const rateSeries = (values, interval) => RATE_LINES.map(([name, label]) => ({ name: label, tone: name, values: values(name), last: rateText(recentRate(values(name), interval)) }));
 
-/** A sum over queues: marked when a part of it is not exact or not known. */
+/** A sum over queues, marked if a part of it is approximate or unknown. */
 function sum(all, name) {
   let value = 0;
   let exact = true;
@@ -48,7 +48,7 @@ export async function overviewPage(view) {
     h("div.stack", { "data-test": "page-overview" }, h("header.page-head", {}, h("div.head-line", {}, h("h1", { tabindex: "-1" }, "Overview"), h("span.spacer"), actionButton({ label: "New queue", test: "new-queue", role: "produce", run: newQueue }))), body),
   );
   if (refused) {
-    replace(body, h("div.empty", { "data-test": "refused" }, h("h2", {}, "Not for this token"), h("p", {}, refused)));
+    replace(body, h("div.empty", { "data-test": "refused" }, h("h2", {}, "Not allowed for this token"), h("p", {}, refused)));
     return;
   }
 
@@ -78,7 +78,7 @@ export async function overviewPage(view) {
       numberColumn("In flight", "in_flight"),
       numberColumn("Delayed", "delayed"),
       { ...numberColumn("Dead", "dead"), render: (row) => (row.dead > 0 ? h("a.bad-text", { href: path`/ui/queues/${row.queue}/dead-letters`, title: statTitle(row, "dead") }, statText(row, "dead")) : h("span", { title: statTitle(row, "dead"), class: row.dead === 0 ? "zero" : null }, statText(row, "dead"))) },
-      { label: "Oldest", class: "num", title: "How long the oldest ready message has waited", sort: (row) => row.oldest_age_seconds, render: (row) => ageText(row) },
+      { label: "Oldest", class: "num", title: "Age of the oldest ready message", sort: (row) => row.oldest_age_seconds, render: (row) => ageText(row) },
       { label: "Messages, 1h", class: "spark-cell", render: (row) => sparkOf(row, "depth") },
       { label: "Throughput, 1h", class: "spark-cell", render: (row) => sparkOf(row, "rate") },
     ],
@@ -92,17 +92,17 @@ export async function overviewPage(view) {
   function sparkOf(row, kind) {
     const one = past?.series(row.queue);
     if (!one) return "";
-    // A queue that had no dead letters has no red in its line.
+    // Without dead letters there is no red line.
     const dead = one.dead.some((value) => value > 0) ? [{ tone: "dead", values: one.dead }] : [];
     if (kind === "depth") return spark([{ tone: "ready", values: one.ready }, ...dead], { label: `${row.queue}: ready and dead messages over the last hour` });
     return spark([{ tone: "acked", values: one.acked, mean: true }, { tone: "sent", values: one.sent, mean: true }], { label: `${row.queue}: messages sent and acked over the last hour` });
   }
 
-  // Lines change only when the history was asked again; `drawn` makes a row differ then.
+  // Sparklines change only with the history; `drawn` then makes all rows differ.
   let drawn = 0;
   const rowOf = (stats) => ({ ...stats, drawn });
 
-  // A column that sorts does so over all queues, not only over those of the page.
+  // Sorts all queues, not only those of the page.
   let order = null;
   function sorted(list) {
     if (order === null) return list;
@@ -123,7 +123,7 @@ export async function overviewPage(view) {
       replace(listPlace, emptyState({
         title: "No queues yet",
         test: "empty-queues",
-        text: "A queue is made when something is first sent to it. Send a message, then work on it:",
+        text: "A queue is created by the first send. Send a message, then handle it:",
         commands: [`postrider send orders '{"item":"tea"}' ${urlOption()}`, `postrider work orders ${urlOption()} -- sh -c 'echo "got $(cat)"'`],
       }));
       return;
@@ -139,15 +139,15 @@ export async function overviewPage(view) {
     const rows = sorted(list).slice(page * PAGE, (page + 1) * PAGE);
     table.update(rows);
     shownCount.textContent = [wanted === "" ? number(list.length) : `${number(list.length)} of ${number(queues.all.size)}`, rows.length < list.length ? `${number(page * PAGE + 1)} to ${number(page * PAGE + rows.length)} shown` : null].filter(Boolean).join(", ");
-    const turn = (by) => {
+    const openPage = (by) => {
       page += by;
       drawList();
       listPlace.scrollIntoView({ block: "start" });
     };
     replace(
       more,
-      page > 0 ? h("button.btn", { type: "button", "data-test": "previous-page", on: { click: () => turn(-1) } }, "Previous page") : null,
-      (page + 1) * PAGE < list.length ? h("button.btn", { type: "button", "data-test": "next-page", on: { click: () => turn(1) } }, "Next page") : null,
+      page > 0 ? h("button.btn", { type: "button", "data-test": "previous-page", on: { click: () => openPage(-1) } }, "Previous page") : null,
+      (page + 1) * PAGE < list.length ? h("button.btn", { type: "button", "data-test": "next-page", on: { click: () => openPage(1) } }, "Next page") : null,
     );
   }
 
@@ -156,7 +156,7 @@ export async function overviewPage(view) {
     const [ready, inFlight, delayed, dead] = DEPTHS.map((name) => sum(all, name));
     const oldest = all.reduce((max, stats) => (stats.oldest_age_seconds > (max?.oldest_age_seconds ?? -1) ? stats : max), null);
     const paused = all.filter((stats) => stats.paused).length;
-    const inexact = (one) => (one.exact ? null : "Some queues tell this approximately or not at all");
+    const inexact = (one) => (one.exact ? null : "Approximate or unknown for some queues");
     const acked = past ? recentRate(total(past, "acked"), past.interval) : null;
     reconcile(tiles, [
       tile("Ready", ready.text, { test: "total-ready", title: inexact(ready) }),
@@ -173,7 +173,7 @@ export async function overviewPage(view) {
     const interval = past?.interval ?? 5;
     const found = [...queues.all.values()].map((stats) => ({ stats, list: troubles(stats, past?.series(stats.queue), interval) })).filter(({ list }) => list.length > 0);
     found.sort((a, b) => weight(b.list) - weight(a.list) || (a.stats.queue < b.stats.queue ? -1 : 1));
-    const cards = found.slice(0, showAll ? PAGE : MOST_CARDS).map(({ stats, list }) =>
+    const cards = found.slice(0, showAll ? PAGE : MAX_CARDS).map(({ stats, list }) =>
       h("article.trouble", { "data-test": "problem-queue", "data-queue": stats.queue, "data-tone": list.some((one) => one.tone === "bad") ? "bad" : "warn" }, h("h3.mono", {}, h("a", { href: path`/ui/queues/${stats.queue}` }, stats.queue)), h("ul", {}, list.map((one) => h("li", {}, h("a", { href: one.href, "data-test": `trouble-${one.kind}` }, one.text))))),
     );
     if (deadTasks > 0) cards.unshift(h("article.trouble", { "data-test": "problem-tasks", "data-tone": "bad" }, h("h3", {}, "Tasks"), h("ul", {}, h("li", {}, h("a", { href: "/ui/tasks?state=DEAD" }, `${deadTasks === 100 ? "100 or more" : number(deadTasks)} dead ${deadTasks === 1 ? "task" : "tasks"}`)))));
@@ -182,9 +182,9 @@ export async function overviewPage(view) {
       attention,
       h("div.section-head", {}, h("h2", {}, "Needs attention"), h("span.muted", { "data-test": "attention-count" }, [found.length > 0 ? count(found.length, "queue") : null, deadTasks > 0 ? "tasks" : null].filter(Boolean).join(" and "))),
       cards.length === 0
-        ? h("p.calm", { "data-test": "all-well" }, h("span.dot.good", { "aria-hidden": "true" }), "All queues are well: no dead letters, nothing paused, nothing waiting long.")
+        ? h("p.calm", { "data-test": "all-well" }, h("span.dot.good", { "aria-hidden": "true" }), "No problems: no dead letters, no paused queues, no old messages.")
         : h("div.troubles", {}, cards),
-      found.length > MOST_CARDS && !showAll
+      found.length > MAX_CARDS && !showAll
         ? h("button.btn.small", { type: "button", "data-test": "show-all-problems", on: { click: () => {
           showAll = true;
           drawAttention();
@@ -202,11 +202,11 @@ export async function overviewPage(view) {
     rates.update({ interval: past.interval, series: rateSeries((name) => total(past, name), past.interval) });
   }
 
-  async function askDeadTasks() {
+  async function loadDeadTasks() {
     try {
       deadTasks = (await api.get("/v1/tasks", { query: { state: "DEAD", limit: 100 }, signal: view.signal })).tasks.length;
     } catch {
-      deadTasks = null; // a server may keep no tasks
+      deadTasks = null; // not shown
     }
     if (!view.signal.aborted) drawAttention();
   }
@@ -223,7 +223,7 @@ export async function overviewPage(view) {
     drawTiles();
     drawCharts();
   });
-  // Less often: its links should stay where they are while somebody reaches for them.
+  // Less often, so that links do not move under the pointer.
   const drawAttentionSoon = throttled(5000, () => !view.signal.aborted && !attention.contains(document.activeElement) && drawAttention());
   view.until(queues.on((names) => {
     if (names === null) drawAll();
@@ -233,13 +233,13 @@ export async function overviewPage(view) {
       drawAttentionSoon();
     }
   }));
-  view.onLive("tasks", throttled(10_000, () => !view.signal.aborted && askDeadTasks()));
+  view.onLive("tasks", throttled(10_000, () => !view.signal.aborted && loadDeadTasks()));
   let isTyping = false;
   filterInput.addEventListener("input", () => {
     filter = filterInput.value;
     page = 0;
     const query = new URLSearchParams(filter === "" ? {} : { q: filter });
-    // What is typed in one go is one step of the history.
+    // Continuous typing is one history entry.
     if (isTyping) replaceQuery(query);
     else pushQuery(query);
     isTyping = true;
@@ -257,7 +257,7 @@ export async function overviewPage(view) {
     drawn++;
     drawAll();
   });
-  askDeadTasks();
+  loadDeadTasks();
 }
 
 function newQueue() {
@@ -265,10 +265,10 @@ function newQueue() {
   openDialog({
     title: "New queue",
     test: "dialog-new-queue",
-    body: [h("p.muted", {}, "Sending to a queue makes it too; this makes it beforehand."), field("Name", name, "Letters, digits, “_”, “.” and “-”, at most 80")],
-    actions: [{ label: "Make the queue", test: "new-queue-save", tone: "primary", run: async (dialog) => {
+    body: [h("p.muted", {}, "A send creates its queue as well; this creates it beforehand."), field("Name", name, "Letters, digits, “_”, “.” and “-”, at most 80")],
+    actions: [{ label: "Create queue", test: "new-queue-save", tone: "primary", run: async (dialog) => {
       const wanted = name.value.trim();
-      if (wanted === "") throw new Error("A queue has a name.");
+      if (wanted === "") throw new Error("The name is missing.");
       await api.put(path`/v1/queues/${wanted}`);
       dialog.close();
       navigate(path`/ui/queues/${wanted}`);

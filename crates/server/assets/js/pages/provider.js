@@ -10,7 +10,7 @@ const SUPPORT = { native: "good", emulated: "warn", refused: "bad" };
 const SEVERITY = { fine: "good", note: "info", warning: "warn", problem: "bad" };
 const WORST_FIRST = ["problem", "warning", "note", "fine"];
 
-// Commands stand between backticks in the program's texts.
+// Commands are in backticks in the server's texts.
 const withCode = (text) => text.split("`").map((part, i) => (i % 2 === 1 ? h("code", {}, part) : part));
 
 export async function providerPage(view) {
@@ -26,33 +26,33 @@ export async function providerPage(view) {
       { "data-test": "page-provider" },
       h("header.page-head", {}, h("h1", { tabindex: "-1" }, "Provider"), h("p.muted", {}, session.store ?? session.provider)),
       refused ?? [
-        h("section.card", {}, h("div.section-head", {}, h("h2", {}, "Health"), h("span.spacer"), actionButton({ label: "Ask the store", test: "check-health", role: "read", small: true, run: askHealth })), health),
-        h("section.card", {}, h("div.section-head", {}, h("h2", {}, "Doctor"), h("span.spacer"), actionButton({ label: "Look again", test: "run-doctor", role: "operate", small: true, run: askDoctor })), findings),
+        h("section.card", {}, h("div.section-head", {}, h("h2", {}, "Health"), h("span.spacer"), actionButton({ label: "Check health", test: "check-health", role: "read", small: true, run: checkHealth })), health),
+        h("section.card", {}, h("div.section-head", {}, h("h2", {}, "Doctor"), h("span.spacer"), actionButton({ label: "Run again", test: "run-doctor", role: "operate", small: true, run: runDoctor })), findings),
         capabilities,
       ],
     ),
   );
   if (refused) return;
 
-  async function askHealth() {
+  async function checkHealth() {
     try {
       await api.get("/v1/health", { signal: view.signal });
-      replace(health, h("p", { "data-test": "health-ok" }, h("span.dot.good", { "aria-hidden": "true" }), " The store answers. ", h("span.muted", {}, `Asked ${absolute(new Date().toISOString())}`)));
+      replace(health, h("p", { "data-test": "health-ok" }, h("span.dot.good", { "aria-hidden": "true" }), " The store answers. ", h("span.muted", {}, `Checked ${absolute(new Date().toISOString())}`)));
     } catch (error) {
       if (!isAbort(error)) replace(health, problemBox(error));
     }
   }
 
-  async function askDoctor() {
+  async function runDoctor() {
     if (!may("operate")) {
       replace(findings, h("p.muted", { "data-test": "doctor-refused" }, refusal("operate")));
       return;
     }
-    replace(findings, h("p.muted", {}, "Looking…"));
+    replace(findings, h("p.muted", {}, "Checking…"));
     try {
       const list = (await api.get("/v1/doctor", { signal: view.signal })).findings;
       list.sort((a, b) => WORST_FIRST.indexOf(a.severity) - WORST_FIRST.indexOf(b.severity));
-      replace(findings, list.length === 0 ? h("p.muted", {}, "Nothing was found.") : h("ul.findings", {}, list.map((one) => h("li", { "data-test": "finding", "data-severity": one.severity }, h(`span.pill.${SEVERITY[one.severity] ?? "plain"}`, {}, one.severity), h("div", {}, h("strong", {}, one.check), h("p", {}, one.found), one.fix ? h("p.fix", {}, h("span.muted", {}, "Fix: "), withCode(one.fix)) : null)))));
+      replace(findings, list.length === 0 ? h("p.muted", {}, "No findings.") : h("ul.findings", {}, list.map((one) => h("li", { "data-test": "finding", "data-severity": one.severity }, h(`span.pill.${SEVERITY[one.severity] ?? "plain"}`, {}, one.severity), h("div", {}, h("strong", {}, one.check), h("p", {}, one.found), one.fix ? h("p.fix", {}, h("span.muted", {}, "Fix: "), withCode(one.fix)) : null)))));
     } catch (error) {
       if (!isAbort(error)) replace(findings, problemBox(error));
     }
@@ -70,15 +70,15 @@ export async function providerPage(view) {
         ["Largest headers", bytes(limits.max_header_bytes)],
         ["Longest delay", limits.max_delay],
         ["Longest lease", limits.max_visibility],
-        ["Smallest unit of time", limits.time_resolution],
+        ["Time resolution", limits.time_resolution],
         ["Dedup keys are kept", limits.dedup_window ?? "as long as the message lives"],
       ])),
-      h("section", {}, h("div.section-head", {}, h("h2", {}, "Capabilities"), h("span.muted", {}, "native: the store does it; emulated: Postrider does it on top, at a cost; refused: a call that asks for it fails")),
+      h("section", {}, h("div.section-head", {}, h("h2", {}, "Capabilities"), h("span.muted", {}, "native: done by the store; emulated: done by Postrider, at a cost; refused: a call that needs it fails")),
         h("table.list", { role: "table", "aria-label": "Capabilities", "data-test": "capability-table" },
-          h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, ["Feature", "Support", "Cost, or why not"].map((label) => h("th", { role: "columnheader", scope: "col" }, label)))),
+          h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, ["Feature", "Support", "Cost or reason"].map((label) => h("th", { role: "columnheader", scope: "col" }, label)))),
           h("tbody", { role: "rowgroup" }, found.features.map((one) => h("tr", { role: "row", "data-test": "capability-row", "data-feature": one.feature }, h("td.main-cell", { role: "cell", "data-label": "Feature" }, one.name), h("td", { role: "cell", "data-label": "Support" }, h(`span.pill.${SUPPORT[one.support] ?? "plain"}`, {}, one.support)), h("td.wide-cell", { role: "cell", "data-label": "Note" }, one.note ?? ""))))))),
   );
-  askHealth();
-  askDoctor();
-  view.every(15_000, askHealth);
+  checkHealth();
+  runDoctor();
+  view.every(15_000, checkHealth);
 }

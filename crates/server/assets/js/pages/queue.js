@@ -34,7 +34,7 @@ export async function queuePage(view) {
   let stats = queues.all.get(name) ?? (await api.get(path`/v1/queues/${name}`, { signal: view.signal }));
   let past = null;
 
-  const ask = async () => {
+  const readStats = async () => {
     stats = await api.get(path`/v1/queues/${name}`);
     return stats;
   };
@@ -42,10 +42,10 @@ export async function queuePage(view) {
   function drawActions() {
     replace(
       actions,
-      actionButton({ label: "Send a message", test: "send", role: "produce", queue: name, tone: "primary", run: () => openSend(name, () => ask().then(draw)) }),
+      actionButton({ label: "Send a message", test: "send", role: "produce", queue: name, tone: "primary", run: () => openSend(name, () => readStats().then(draw)) }),
       stats.paused
         ? actionButton({ label: "Resume", test: "resume", role: "operate", queue: name, run: () => setPaused(false) })
-        : actionButton({ label: "Pause", test: "pause", role: "operate", queue: name, title: "Receives are held back; sends and settles go on", run: () => confirmPause() }),
+        : actionButton({ label: "Pause", test: "pause", role: "operate", queue: name, title: "Stops receives; sends and settles continue", run: () => confirmPause() }),
       actionButton({ label: "Purge", test: "purge", role: "operate", queue: name, tone: "danger", run: confirmPurge }),
       actionButton({ label: "Delete", test: "delete", role: "operate", queue: name, tone: "danger", run: confirmDelete }),
     );
@@ -55,7 +55,7 @@ export async function queuePage(view) {
     const answer = await api.post(path`/v1/queues/${name}/${paused ? "pause" : "resume"}`);
     stats = { ...stats, paused: answer.paused };
     if (queues.all.has(name)) queues.all.set(name, { ...queues.all.get(name), paused: answer.paused });
-    toast(paused ? `${name} is paused` : `${name} goes on`);
+    toast(paused ? `${name} is paused` : `${name} is resumed`);
     drawActions();
     draw();
   }
@@ -65,8 +65,8 @@ export async function queuePage(view) {
       title: `Pause ${name}?`,
       test: "dialog-pause",
       count: async () => {
-        const now = await ask();
-        return { text: `Workers receive nothing more from it until it is resumed: ${statText(now, "ready")} ready and ${statText(now, "delayed")} delayed messages wait. ${statText(now, "in_flight")} in flight can still be settled, and sends go on.`, label: "Pause" };
+        const now = await readStats();
+        return { text: `Workers receive no messages until it is resumed: ${statText(now, "ready")} ready and ${statText(now, "delayed")} delayed messages wait. ${statText(now, "in_flight")} in flight can still be settled, and sends continue.`, label: "Pause" };
       },
       tone: "primary",
       run: () => setPaused(true),
@@ -78,7 +78,7 @@ export async function queuePage(view) {
       title: `Purge ${name}?`,
       test: "dialog-purge",
       count: async () => {
-        const now = await ask();
+        const now = await readStats();
         const known = now.ready !== null && now.delayed !== null;
         const exact = known && !["ready", "delayed"].some((field) => now.approximate?.includes(field));
         const touched = (now.ready ?? 0) + (now.delayed ?? 0);
@@ -95,7 +95,7 @@ export async function queuePage(view) {
       run: async () => {
         const { purged } = await api.post(path`/v1/queues/${name}/purge`);
         toast(`${count(purged, "message")} purged from ${name}`);
-        await ask();
+        await readStats();
         draw();
       },
     });
@@ -107,11 +107,11 @@ export async function queuePage(view) {
       test: "dialog-delete",
       typed: name,
       count: async () => {
-        const now = await ask();
+        const now = await readStats();
         const parts = ["ready", "in_flight", "delayed", "dead"];
         const all = parts.reduce((total, field) => total + (now[field] ?? 0), 0);
         const exact = parts.every((field) => now[field] !== null && !now.approximate?.includes(field));
-        return { text: `The queue is removed with everything in it, ${exact ? "" : "~"}${count(all, "message")}: ${statText(now, "ready")} ready, ${statText(now, "in_flight")} in flight (their leases end), ${statText(now, "delayed")} delayed and ${statText(now, "dead")} dead letters. It can not be undone.`, label: `Delete the queue and ${exact ? "" : "~"}${count(all, "message")}` };
+        return { text: `The queue is deleted with all its messages,  ${exact ? "" : "~"}${count(all, "message")}: ${statText(now, "ready")} ready, ${statText(now, "in_flight")} in flight (their leases end), ${statText(now, "delayed")} delayed and ${statText(now, "dead")} dead letters. This cannot be undone.`, label: `Delete the queue and ${exact ? "" : "~"}${count(all, "message")}` };
       },
       run: () => api.remove(path`/v1/queues/${name}`),
       onDone: () => {
@@ -138,7 +138,7 @@ export async function queuePage(view) {
     const nothing = !queues.all.has(name) && ["ready", "in_flight", "delayed", "dead"].every((field) => !stats[field]);
     charts.hidden = nothing;
     replace(firstSteps, nothing && queues.loaded
-      ? emptyState({ title: "This queue does not exist yet", test: "empty-queue", text: "It is made when something is first sent to it:", commands: [`postrider send ${name} '{"item":"tea"}' ${urlOption()}`, `postrider work ${name} ${urlOption()} -- sh -c 'echo "got $(cat)"'`] })
+      ? emptyState({ title: "This queue does not exist yet", test: "empty-queue", text: "It is created by the first send:", commands: [`postrider send ${name} '{"item":"tea"}' ${urlOption()}`, `postrider work ${name} ${urlOption()} -- sh -c 'echo "got $(cat)"'`] })
       : null);
     if (past) {
       const one = past.series(name) ?? {};
@@ -148,17 +148,17 @@ export async function queuePage(view) {
     }
   }
 
-  async function askDurations() {
+  async function loadDurations() {
     let found;
     try {
       found = await api.get(path`/v1/queues/${name}/durations`, { signal: view.signal });
     } catch {
       return;
     }
-    replace(durations, percentileLine("Waited, last hour", found.waited, "queue-waited"), percentileLine("Handled in, last hour", found.took, "queue-took"));
+    replace(durations, percentileLine("Waited, last hour", found.waited, "queue-waited"), percentileLine("Handling, last hour", found.took, "queue-took"));
   }
 
-  async function askWorkers() {
+  async function loadWorkers() {
     let list;
     try {
       list = (await api.get("/v1/workers", { signal: view.signal })).workers.filter((worker) => worker.queues.includes(name));
@@ -170,7 +170,7 @@ export async function queuePage(view) {
       h("div.section-head", {}, h("h2", {}, "Workers"), h("span.muted", {}, list.length > 0 ? number(list.length) : "")),
       list.length > 0
         ? h("ul.plain", {}, list.map((worker) => h("li", { "data-test": "queue-worker" }, h("code", {}, worker.name), h("span.muted", {}, worker.waiting ? " waits for messages" : ` has ${count(worker.in_flight, "message")}`, ", seen "), time(worker.last_seen_at))))
-        : h("p.muted", {}, "Nobody has asked this server for messages of it lately."),
+        : h("p.muted", {}, "No worker has received from it recently."),
     );
   }
 
@@ -187,8 +187,8 @@ export async function queuePage(view) {
     past = history ?? past;
     draw();
   });
-  askWorkers();
-  view.every(5000, askWorkers);
-  askDurations();
-  view.every(5000, askDurations);
+  loadWorkers();
+  view.every(5000, loadWorkers);
+  loadDurations();
+  view.every(5000, loadDurations);
 }

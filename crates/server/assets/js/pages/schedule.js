@@ -14,9 +14,9 @@ import { timing } from "./schedules.js";
 import { toast } from "../toasts.js";
 
 const RUNS = 50; // rows
-const SHORT_PAGES = 20; // requests for them: each looks at a bounded number of tasks
+const SHORT_PAGES = 20; // requests for them: each reads a bounded number of tasks
 
-/** A schedule: when it runs next, and what became of its runs. */
+/** A schedule: its next ticks and its runs. */
 export async function schedulePage(view) {
   const { name } = view.params;
   view.title(`Schedule ${name}`);
@@ -27,7 +27,7 @@ export async function schedulePage(view) {
   next.append(nextPlace);
   const problem = h("div");
   const runsPlace = h("div");
-  const actions = h("div.actions", {}, actionButton({ label: "Trigger", test: "schedule-trigger", role: "operate", title: "Make a task now", run: trigger }));
+  const actions = h("div.actions", {}, actionButton({ label: "Trigger", test: "schedule-trigger", role: "operate", title: "Create a task now", run: trigger }));
   replace(
     view.root,
     h(
@@ -36,7 +36,7 @@ export async function schedulePage(view) {
       h("header.page-head", {}, h("p.crumbs", {}, h("a", { href: "/ui/schedules" }, "Schedules"), " / "), h("div.head-line", {}, h("h1.mono", { tabindex: "-1" }, name), pills, h("span.spacer"), actions)),
       problem,
       h("div.columns", {}, next, facts),
-      h("section", { "data-test": "schedule-runs" }, h("div.section-head", {}, h("h2", {}, "Runs"), h("a", { href: `/ui/tasks?schedule=${encodeURIComponent(name)}` }, "All tasks that it made")), runsPlace),
+      h("section", { "data-test": "schedule-runs" }, h("div.section-head", {}, h("h2", {}, "Runs"), h("a", { href: `/ui/tasks?schedule=${encodeURIComponent(name)}` }, "All its tasks")), runsPlace),
     ),
   );
 
@@ -47,7 +47,7 @@ export async function schedulePage(view) {
     key: (row) => row.id,
     open: (row) => navigate(path`/ui/tasks/${row.id}`),
     columns: [
-      { label: "Made", class: "when", render: (row) => time(row.created_at) },
+      { label: "Created", class: "when", render: (row) => time(row.created_at) },
       { label: "State", render: (row) => statePill(row.state) },
       { label: "Task", class: "main-cell", render: (row) => [h("a.mono", { href: path`/ui/tasks/${row.id}`, title: row.id }, shortId(row.id)), row.last_error && row.state !== "SUCCEEDED" ? h("div.clip.sub", { title: row.last_error }, errorLine(row.last_error)) : null] },
       { label: "Attempts", class: "num", render: (row) => `${row.attempt_count}/${row.max_attempts}` },
@@ -58,8 +58,8 @@ export async function schedulePage(view) {
   view.keys.table = table;
 
   async function trigger() {
-    const made = await api.post(path`/v1/schedules/${name}/trigger`);
-    toast(["A task is made: ", h("a.mono", { href: path`/ui/tasks/${made.id}`, "data-test": "triggered-task" }, shortId(made.id))]);
+    const created = await api.post(path`/v1/schedules/${name}/trigger`);
+    toast(["Task created: ", h("a.mono", { href: path`/ui/tasks/${created.id}`, "data-test": "triggered-task" }, shortId(created.id))]);
     await load();
   }
 
@@ -91,8 +91,8 @@ export async function schedulePage(view) {
         messageFacts([
           ["When", h("code", {}, timing(schedule))],
           ["Time zone", schedule.cron ? (schedule.time_zone ?? "UTC") : null],
-          ["Makes", h("a.mono", { href: `/ui/tasks?type=${encodeURIComponent(schedule.type)}` }, schedule.type)],
-          ["Missed times", schedule.missed],
+          ["Task type", h("a.mono", { href: `/ui/tasks?type=${encodeURIComponent(schedule.type)}` }, schedule.type)],
+          ["Missed ticks", schedule.missed],
           ["Last run", schedule.last_run_at ? time(schedule.last_run_at) : "never"],
           ["Attempts", schedule.max_attempts ? number(schedule.max_attempts) : null],
           ["Ordering key", schedule.ordering_key],
@@ -102,7 +102,7 @@ export async function schedulePage(view) {
         h("h3", {}, "Payload"),
         payloadViewer({ text: schedule.payload, base64: null }, { label: "Payload" }),
       );
-      if (made.length === 0) replace(runsPlace, h("p.muted", { "data-test": "no-runs" }, "It has made no task yet, or they were forgotten."));
+      if (made.length === 0) replace(runsPlace, h("p.muted", { "data-test": "no-runs" }, "It has no tasks, or they have been removed after their retention."));
       else {
         if (!runsPlace.contains(table.element)) replace(runsPlace, table.element);
         table.update(made);

@@ -9,7 +9,7 @@ import { problemBox } from "../problem_box.js";
 import { replaceQuery } from "../router.js";
 import { toast } from "../toasts.js";
 
-const MISSED = { one: "one: a single task makes up for all of them", skip: "skip: they are let go", all: "all: a task for each of them" };
+const MISSED = { one: "one: a single task for all of them", skip: "skip: no task", all: "all: a task for each of them" };
 export const timing = (schedule) => (schedule.every ? `every ${schedule.every}` : `${schedule.cron}`);
 
 export async function schedulesPage(view) {
@@ -31,14 +31,14 @@ export async function schedulesPage(view) {
     key: (row) => row.name,
     open: (row) => edit(row),
     columns: [
-      { label: "Schedule", class: "main-cell", sort: (row) => row.name, render: (row) => [h("a", { href: path`/ui/schedules/${row.name}`, "data-test": "schedule-link" }, h("strong", {}, row.name)), row.paused ? h("span.pill.warn", {}, "paused") : null, h("div.sub", {}, "makes ", h("a.mono", { href: `/ui/tasks?schedule=${encodeURIComponent(row.name)}`, title: "The tasks that it made" }, row.type))] },
+      { label: "Schedule", class: "main-cell", sort: (row) => row.name, render: (row) => [h("a", { href: path`/ui/schedules/${row.name}`, "data-test": "schedule-link" }, h("strong", {}, row.name)), row.paused ? h("span.pill.warn", {}, "paused") : null, h("div.sub", {}, "creates ", h("a.mono", { href: `/ui/tasks?schedule=${encodeURIComponent(row.name)}`, title: "Its tasks" }, row.type))] },
       { label: "When", render: (row) => [h("code", {}, timing(row)), row.cron ? h("div.sub", {}, row.time_zone ?? "UTC") : null] },
       { label: "Next run", class: "when", sort: (row) => row.next_run_at, render: (row) => (row.paused ? h("span.muted", {}, "–") : time(row.next_run_at)) },
       { label: "Last run", class: "when", render: (row) => (row.last_task ? h("a", { href: path`/ui/tasks/${row.last_task}`, "data-test": "last-task" }, time(row.last_run_at, "its task")) : time(row.last_run_at, "never")) },
       { label: "Missed", render: (row) => h("span", { title: MISSED[row.missed] }, row.missed ?? "one") },
       { label: "Actions", class: "actions-cell", render: (row) => h("div.actions", {},
         row.paused ? actionButton({ label: "Resume", test: "schedule-resume", role: "operate", small: true, run: () => setPaused(row, false) }) : actionButton({ label: "Pause", test: "schedule-pause", role: "operate", small: true, run: () => setPaused(row, true) }),
-        actionButton({ label: "Trigger", test: "schedule-trigger", role: "operate", small: true, title: "Make a task now", run: () => trigger(row) }),
+        actionButton({ label: "Trigger", test: "schedule-trigger", role: "operate", small: true, title: "Create a task now", run: () => trigger(row) }),
         actionButton({ label: "Edit", test: "schedule-edit", role: "operate", small: true, run: () => edit(row) }),
         actionButton({ label: "Delete", test: "schedule-delete", role: "operate", small: true, tone: "danger", run: () => remove(row) })) },
     ],
@@ -47,14 +47,14 @@ export async function schedulesPage(view) {
 
   async function setPaused(row, paused) {
     const after = await api.post(path`/v1/schedules/${row.name}/${paused ? "pause" : "resume"}`);
-    toast(paused ? `${row.name} is paused` : `${row.name} goes on`);
+    toast(paused ? `${row.name} is paused` : `${row.name} is resumed`);
     schedules = schedules.map((one) => (one.name === after.name ? after : one));
     draw();
   }
 
   async function trigger(row) {
-    const made = await api.post(path`/v1/schedules/${row.name}/trigger`);
-    toast([`A task of type ${row.type} is made: `, h("a.mono", { href: path`/ui/tasks/${made.id}`, "data-test": "triggered-task" }, shortId(made.id))]);
+    const created = await api.post(path`/v1/schedules/${row.name}/trigger`);
+    toast([`Task of type ${row.type} created: `, h("a.mono", { href: path`/ui/tasks/${created.id}`, "data-test": "triggered-task" }, shortId(created.id))]);
     await load();
   }
 
@@ -65,7 +65,7 @@ export async function schedulesPage(view) {
       count: async () => {
         const now = await api.get(path`/v1/schedules/${row.name}`);
         const waiting = await api.get("/v1/tasks", { query: { schedule: row.name, state: ["PENDING", "ENQUEUED", "PROCESSING"], limit: 1000 } });
-        return { text: `1 schedule is removed and makes no more tasks (${timing(now)}). The tasks that it made stay: ${number(waiting.tasks.length)}${waiting.next ? " or more" : ""} of them are not done yet.`, label: "Delete 1 schedule" };
+        return { text: `1 schedule is removed and creates no more tasks (${timing(now)}). Its tasks stay: ${number(waiting.tasks.length)}${waiting.next ? " or more" : ""} of them have not ended.`, label: "Delete 1 schedule" };
       },
       run: () => api.remove(path`/v1/schedules/${row.name}`),
       onDone: () => {
@@ -97,12 +97,12 @@ export async function schedulesPage(view) {
         h("div.fields", {}, field("Name", name), field("Task type", type)),
         h("div.fields", {}, field("Cron", cron, "Minute, hour, day, month, weekday; six fields begin with seconds"), field("Time zone", zone, "Like Europe/Berlin"), field("Every", every, "Instead of cron, like 30s or 1h30m")),
         field("Payload", payload),
-        field("Times that were missed", missed),
-        h("div.fields", {}, field("Attempts", attempts), field("Priority", priority, "0 to 9, usually 4"), field("Ordering key", ordering, "One runs at a time"), field("Deadline", deadline, "After it was made, like 1h"), field("Tags", tags, "With commas between them")),
+        field("Missed ticks", missed),
+        h("div.fields", {}, field("Attempts", attempts), field("Priority", priority, "0 to 9, default 4"), field("Ordering key", ordering, "One runs at a time"), field("Deadline", deadline, "After creation, like 1h"), field("Tags", tags, "Separated by commas")),
       ],
-      actions: [{ label: old ? "Save" : "Make the schedule", test: "schedule-save", tone: "primary", run: async () => {
-        if (name.value.trim() === "") throw new Error("A schedule has a name.");
-        if (every.value.trim() !== "" && cron.value.trim() !== "") throw new Error("A schedule has either cron or an interval. Empty one of the two.");
+      actions: [{ label: old ? "Save" : "Create schedule", test: "schedule-save", tone: "primary", run: async () => {
+        if (name.value.trim() === "") throw new Error("The name is missing.");
+        if (every.value.trim() !== "" && cron.value.trim() !== "") throw new Error("Cron and interval exclude each other; clear one of them.");
         const wanted = { type: type.value.trim(), payload: payload.value, missed: missed.value };
         if (every.value.trim() !== "") wanted.every = every.value.trim();
         else {
@@ -117,7 +117,7 @@ export async function schedulesPage(view) {
         const list = tags.value.split(",").map((tag) => tag.trim()).filter((tag) => tag !== "");
         if (list.length > 0) wanted.tags = list;
         await api.put(path`/v1/schedules/${name.value.trim()}`, wanted);
-        toast(old ? "Saved" : "The schedule is made");
+        toast(old ? "Saved" : "The schedule is created");
         await load();
       } }],
     });
@@ -129,7 +129,7 @@ export async function schedulesPage(view) {
       replace(place, emptyState({
         title: "No schedules yet",
         test: "empty-schedules",
-        text: "A schedule makes tasks by a cron expression in a time zone, or at an interval:",
+        text: "A schedule creates tasks by a cron expression in a time zone, or at an interval:",
         commands: [`postrider schedule create reminders --type remind '{}' --cron '0 9 * * mon-fri' --time-zone Europe/Berlin ${urlOption()}`],
       }));
       return;

@@ -42,7 +42,7 @@ export async function taskPage(view) {
     return [
       dead ? actionButton({ label: "Replay", test: "replay", role: "operate", queue, tone: "primary", run: () => confirmReplay(task, reload) }) : null,
       dead ? actionButton({ label: "Edit payload", test: "edit-payload", role: "operate", queue, run: () => editTask(id, reload) }) : null,
-      waiting ? actionButton({ label: "Run now", test: "retry", role: "operate", queue, title: "It does not wait for its time any longer", run: () => retryTask(task, reload) }) : null,
+      waiting ? actionButton({ label: "Run now", test: "retry", role: "operate", queue, title: "Make it due at once", run: () => retryTask(task, reload) }) : null,
       isOver(task) ? null : actionButton({ label: "Cancel", test: "cancel", role: "operate", queue, tone: "danger", run: () => confirmCancel(task, reload) }),
     ];
   }
@@ -69,16 +69,16 @@ export async function taskPage(view) {
           {},
           h("section.card", {}, h("h2", {}, "Facts"), messageFacts([
             ["Attempts", `${task.attempt_count} of ${task.max_attempts}`],
-            ["Made", time(task.created_at)],
+            ["Created", time(task.created_at)],
             ["Due", time(task.scheduled_for)],
-            ["On its way since", task.enqueued_at ? time(task.enqueued_at) : null],
-            ["Attempt began", task.started_at ? time(task.started_at) : null],
+            ["Enqueued", task.enqueued_at ? time(task.enqueued_at) : null],
+            ["Attempt started", task.started_at ? time(task.started_at) : null],
             ["Ended", task.finished_at ? time(task.finished_at) : null],
             ["Deadline", task.deadline ? time(task.deadline) : null],
             ["Worker", task.worker],
             ["Lease ends", task.lease_expires_at ? time(task.lease_expires_at) : null],
             ["Priority", String(task.priority ?? "–")],
-            ["Ordering key", task.ordering_key ? `${task.ordering_key}${task.blocked ? ", waits for one before it" : ""}` : null],
+            ["Ordering key", task.ordering_key ? `${task.ordering_key}${task.blocked ? ", waits for an earlier task" : ""}` : null],
             ["Idempotency key", task.idempotency_key],
             ["Tags", task.tags?.length > 0 ? task.tags.map((tag) => h("a.tag", { href: `/ui/tasks?tag=${encodeURIComponent(tag)}` }, tag)) : null],
             ["Schedule", task.schedule ? h("a", { href: path`/ui/schedules/${task.schedule}` }, task.schedule) : null],
@@ -87,7 +87,7 @@ export async function taskPage(view) {
             ["Edited", task.revision > 0 ? count(task.revision, "time") : null],
             ["Last error", task.last_error && task.state !== "DEAD" ? h("pre.error-text", {}, task.last_error) : null],
           ]), h("p", {}, h("a", { href: `/ui/tasks?type=${encodeURIComponent(task.type)}` }, "All tasks of this type"))),
-          h("section.card", {}, h("h2", {}, "Attempts ", h("span.muted", {}, attempts.length > 0 ? number(attempts.length) : "")), attempts.length > 0 ? timeline(attempts) : h("p.muted", {}, "Nobody has begun it yet.")),
+          h("section.card", {}, h("h2", {}, "Attempts ", h("span.muted", {}, attempts.length > 0 ? number(attempts.length) : "")), attempts.length > 0 ? timeline(attempts) : h("p.muted", {}, "No attempts yet.")),
         ),
         h("section.card", {}, h("h2", {}, "Payload"), payloadViewer(payload, { label: "Payload" })),
         result !== null || task.state === "SUCCEEDED" ? h("section.card", { "data-test": "task-result" }, h("h2", {}, "Result"), payloadViewer(result, { label: "Result", test: "result" })) : null,
@@ -99,7 +99,7 @@ export async function taskPage(view) {
           : null,
       ),
     );
-    // Drawing anew took the focus away from what had it.
+    // Redrawing has removed the focus.
     if (focused && document.activeElement === document.body) view.root.querySelector(`[data-test="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 

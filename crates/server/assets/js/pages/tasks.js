@@ -15,7 +15,7 @@ import { STATES, confirmCancel, confirmReplay, isOver, progressBar, retryTask, s
 import { toast } from "../toasts.js";
 
 const PAGE = 100; // rows
-const SHORT_PAGES = 20; // requests for one page: each looks at a bounded number of tasks
+const SHORT_PAGES = 20; // requests per page: each reads a bounded number of tasks
 const REASONS = ["max_attempts", "permanent", "lease_lost", "deadline", "retries_exhausted"];
 const OPEN = ["PENDING", "ENQUEUED", "PROCESSING"];
 const WAITING = ["PENDING", "ENQUEUED"];
@@ -42,10 +42,10 @@ export async function tasksPage(view) {
       { name: "type", label: "Type", placeholder: "Type, like invoice.send", isMain: true },
       { name: "tag", label: "Tag", placeholder: "Tag, like monthly" },
       { name: "schedule", label: "Schedule", placeholder: "Schedule, like daily" },
-      { name: "error", label: "Error has", placeholder: "Error has" },
-      { name: "reason", label: "Died by", kind: "choice", options: [["", "any reason"], ...REASONS.map((one) => [one, one])] },
-      { name: "since", label: "Made since", kind: "time" },
-      { name: "before", label: "Made before", kind: "time" },
+      { name: "error", label: "Error contains", placeholder: "Error contains" },
+      { name: "reason", label: "Reason of death", kind: "choice", options: [["", "any reason"], ...REASONS.map((one) => [one, one])] },
+      { name: "since", label: "Created since", kind: "time" },
+      { name: "before", label: "Created before", kind: "time" },
     ],
     () => {
       rewind();
@@ -74,11 +74,11 @@ export async function tasksPage(view) {
     selectable: true,
     onSelect: drawSelection,
     columns: [
-      { label: "State", render: (row) => [statePill(row.state), row.blocked ? h("span.pill.warn", { title: "It waits behind another task of its ordering key" }, "blocked") : null] },
+      { label: "State", render: (row) => [statePill(row.state), row.blocked ? h("span.pill.warn", { title: "Waits for an earlier task of its ordering key" }, "blocked") : null] },
       { label: "Task", class: "main-cell", render: (row) => [h("a.mono", { href: path`/ui/tasks/${row.id}` }, row.type), h("div.sub", {}, h("code", { title: row.id }, shortId(row.id)), (row.tags ?? []).map((tag) => h("span.tag", {}, tag)), row.schedule ? ` by ${row.schedule}` : null)] },
       { label: "Attempts", class: "num", render: (row) => `${row.attempt_count}/${row.max_attempts}` },
       { label: "Progress or error", class: "wide-cell", render: (row) => (row.state === "PROCESSING" && row.progress ? [progressBar(row), h("div.clip.sub", {}, row.progress.text ?? "")] : row.last_error && row.state !== "SUCCEEDED" ? h("div.clip", { title: row.last_error, "data-test": "error-line" }, row.dead_reason ? [h("span.pill.bad", {}, row.dead_reason), " "] : null, errorLine(row.last_error)) : row.dead_reason ? h("span.pill.bad", {}, row.dead_reason) : "") },
-      { label: "Made", class: "when", render: (row) => time(row.created_at) },
+      { label: "Created", class: "when", render: (row) => time(row.created_at) },
       { label: "Due or ended", class: "when", render: (row) => (row.finished_at ? time(row.finished_at) : time(row.scheduled_for)) },
       { label: "Actions", class: "actions-cell", render: (row) => h("div.actions", {}, rowActions(row)) },
     ],
@@ -88,17 +88,17 @@ export async function tasksPage(view) {
   function rowActions(task) {
     const reload = () => Promise.all([load(), loadCounts()]);
     return [
-      WAITING.includes(task.state) ? actionButton({ label: "Run now", test: "row-retry", role: "operate", small: true, title: "It does not wait for its time any longer", run: () => retryTask(task, reload) }) : null,
+      WAITING.includes(task.state) ? actionButton({ label: "Run now", test: "row-retry", role: "operate", small: true, title: "Make it due at once", run: () => retryTask(task, reload) }) : null,
       task.state === "DEAD" ? actionButton({ label: "Replay", test: "row-replay", role: "operate", small: true, run: () => confirmReplay(task, reload) }) : null,
       isOver(task) ? null : actionButton({ label: "Cancel", test: "row-cancel", role: "operate", small: true, tone: "danger", run: () => confirmCancel(task, reload) }),
     ];
   }
 
-  /** What the fields say, in the words of the API; the state is not a field. */
+  /** The filter for the API, without the state. */
   function filter() {
-    const said = { type: words(filters.value("type")), tag: words(filters.value("tag")) };
-    for (const name of ["schedule", "error", "reason", "since", "before"]) said[name] = filters.value(name);
-    return Object.fromEntries(Object.entries(said).filter(([, value]) => value.length > 0));
+    const values = { type: words(filters.value("type")), tag: words(filters.value("tag")) };
+    for (const name of ["schedule", "error", "reason", "since", "before"]) values[name] = filters.value(name);
+    return Object.fromEntries(Object.entries(values).filter(([, value]) => value.length > 0));
   }
 
   function rewind() {
@@ -109,7 +109,7 @@ export async function tasksPage(view) {
     filters.keep();
   }
 
-  function turn(to, back) {
+  function openPage(to, back) {
     before = back;
     after = to;
     table.clearSelection();
@@ -125,8 +125,8 @@ export async function tasksPage(view) {
       if (name !== null) address.set("state", name);
       const text = address.toString();
       const many = counts === null ? null : name === null ? Object.values(counts.counts).reduce((a, b) => a + b, 0) : counts.counts[name];
-      const told = many === null ? "" : `${number(many)}${counts.complete ? "" : "+"}`;
-      return h("a", { href: `/ui/tasks${text === "" ? "" : `?${text}`}`, "data-key": label, "data-test": `state-${label}`, "aria-current": state === name ? "page" : null, title: counts && !counts.complete ? `There may be more: ${number(counts.looked_at)} tasks were counted` : null }, label, h("span.tab-count", { "data-test": `count-${label}` }, told));
+      const countText = many === null ? "" : `${number(many)}${counts.complete ? "" : "+"}`;
+      return h("a", { href: `/ui/tasks${text === "" ? "" : `?${text}`}`, "data-key": label, "data-test": `state-${label}`, "aria-current": state === name ? "page" : null, title: counts && !counts.complete ? `There may be more: ${number(counts.looked_at)} tasks were counted` : null }, label, h("span.tab-count", { "data-test": `count-${label}` }, countText));
     };
     reconcile(tabs, [tab(null, "all"), ...STATES.map((name) => tab(name, name))]);
   }
@@ -151,7 +151,7 @@ export async function tasksPage(view) {
     });
   }
 
-  /** Cancels or runs now what `choice` means: a filter with states, or ids. */
+  /** Starts a bulk action on `choice`: a filter with states, or ids. */
   function change(kind, choice, what) {
     const verb = kind === "cancel" ? "Cancel" : "Run now:";
     openBulk({
@@ -163,8 +163,8 @@ export async function tasksPage(view) {
       tone: kind === "cancel" ? "danger" : "primary",
       preview: async () => {
         const answer = await api.post(`/v1/tasks/${kind}-job`, { ...choice, dry_run: true });
-        const note = kind === "cancel" && answer.processing > 0 ? `${number(answer.processing)} of them are being worked on and told to stop.` : null;
-        return { ids: answer.tasks, skipped: answer.skipped.map((id) => ({ id, why: kind === "cancel" ? "it has ended" : "it does not wait" })), note };
+        const note = kind === "cancel" && answer.processing > 0 ? `${number(answer.processing)} of them are running; their workers are notified.` : null;
+        return { ids: answer.tasks, skipped: answer.skipped.map((id) => ({ id, why: kind === "cancel" ? "it has ended" : "it is not waiting" })), note };
       },
       start: (options) => api.post(`/v1/tasks/${kind}-job`, { ...choice, ...options }),
       onEnd: reload,
@@ -176,18 +176,18 @@ export async function tasksPage(view) {
     return parts.length === 0 ? "" : ` with ${parts.join("; ")}`;
   }
 
-  /** The states that a change is for, of those that are shown. */
-  const meant = (possible) => (state === null ? possible : possible.filter((one) => one === state));
+  /** The shown states that an action applies to. */
+  const applicable = (possible) => (state === null ? possible : possible.filter((one) => one === state));
 
   function drawActions() {
-    const cancelable = meant(OPEN);
-    const waiting = meant(WAITING);
+    const cancelable = applicable(OPEN);
+    const waiting = applicable(WAITING);
     replace(
       actions,
       actionButton({ label: "New task", test: "new-task", role: "produce", run: newTask }),
-      waiting.length > 0 ? actionButton({ label: "Run all now", test: "retry-all", role: "operate", title: "Those that wait and that the filter below leaves", run: () => change("retry", { ...filter(), state: waiting }, `Every waiting task${describe()} is due at once.`) }) : null,
-      cancelable.length > 0 ? actionButton({ label: "Cancel all", test: "cancel-all", role: "operate", tone: "danger", title: "Those that have not ended and that the filter below leaves", run: () => change("cancel", { ...filter(), state: cancelable }, `Every task that is ${cancelable.join(", ")}${describe()} will never be done.`) }) : null,
-      state === null || state === "DEAD" ? actionButton({ label: "Replay dead tasks", test: "replay-all", role: "operate", title: "Those that the filter below leaves", run: () => replay(filter(), `Every dead task${describe()} is brought back, with all its attempts before it.`) }) : null,
+      waiting.length > 0 ? actionButton({ label: "Run all now", test: "retry-all", role: "operate", title: "Waiting tasks that match the filter below", run: () => change("retry", { ...filter(), state: waiting }, `All waiting tasks${describe()} become due.`) }) : null,
+      cancelable.length > 0 ? actionButton({ label: "Cancel all", test: "cancel-all", role: "operate", tone: "danger", title: "Tasks that match the filter below and have not ended", run: () => change("cancel", { ...filter(), state: cancelable }, `All tasks in ${cancelable.join(", ")}${describe()} are canceled.`) }) : null,
+      state === null || state === "DEAD" ? actionButton({ label: "Replay dead tasks", test: "replay-all", role: "operate", title: "Dead tasks that match the filter below", run: () => replay(filter(), `All dead tasks${describe()} are replayed, with fresh attempts.`) }) : null,
     );
   }
 
@@ -198,9 +198,9 @@ export async function tasksPage(view) {
     replace(
       selectionBar,
       h("strong", {}, `${number(ids.length)} selected`),
-      actionButton({ label: "Replay", test: "selection-replay", role: "operate", small: true, tone: "primary", run: () => replay({ ids }, `Of the ${count(ids.length, "selected task")}, those that are dead are brought back.`) }),
-      actionButton({ label: "Run now", test: "selection-retry", role: "operate", small: true, run: () => change("retry", { ids }, `Of the ${count(ids.length, "selected task")}, those that wait are due at once.`) }),
-      actionButton({ label: "Cancel", test: "selection-cancel", role: "operate", small: true, tone: "danger", run: () => change("cancel", { ids }, `Of the ${count(ids.length, "selected task")}, those that have not ended will never be done.`) }),
+      actionButton({ label: "Replay", test: "selection-replay", role: "operate", small: true, tone: "primary", run: () => replay({ ids }, `Of ${count(ids.length, "selected task")}, the dead ones are replayed.`) }),
+      actionButton({ label: "Run now", test: "selection-retry", role: "operate", small: true, run: () => change("retry", { ids }, `Of ${count(ids.length, "selected task")}, the waiting ones become due.`) }),
+      actionButton({ label: "Cancel", test: "selection-cancel", role: "operate", small: true, tone: "danger", run: () => change("cancel", { ids }, `Of ${count(ids.length, "selected task")}, those that have not ended are canceled.`) }),
       h("button.btn.small.ghost", { type: "button", "data-test": "selection-clear", on: { click: () => table.clearSelection() } }, "Clear"),
     );
   }
@@ -217,16 +217,16 @@ export async function tasksPage(view) {
       title: "New task",
       test: "dialog-new-task",
       wide: true,
-      body: [field("Type", type, "The handler that it is for"), field("Payload", payload), h("div.fields", {}, field("Due in", when, "Like 5m, or empty for at once"), field("Attempts", attempts), field("Idempotency key", key, "The same key makes it once"), field("Ordering key", ordering), field("Tags", tags, "With commas between them"))],
-      actions: [{ label: "Make the task", test: "new-task-save", tone: "primary", run: async () => {
+      body: [field("Type", type, "Selects the handler"), field("Payload", payload), h("div.fields", {}, field("Due in", when, "Like 5m, or empty for at once"), field("Attempts", attempts), field("Idempotency key", key, "A second task with it is not created"), field("Ordering key", ordering), field("Tags", tags, "Separated by commas"))],
+      actions: [{ label: "Create task", test: "new-task-save", tone: "primary", run: async () => {
         const task = { type: type.value.trim(), payload: payload.value };
         if (when.value.trim() !== "") task.in = when.value.trim();
         if (attempts.value !== "") task.max_attempts = Number(attempts.value);
         if (key.value.trim() !== "") task.idempotency_key = key.value.trim();
         if (ordering.value.trim() !== "") task.ordering_key = ordering.value.trim();
         if (words(tags.value).length > 0) task.tags = words(tags.value);
-        const made = await api.post("/v1/tasks", task);
-        toast(made.is_new ? "The task is made" : "A task with this key was there already");
+        const created = await api.post("/v1/tasks", task);
+        toast(created.is_new ? "The task is created" : "A task with this key exists already");
         await reload();
       } }],
     });
@@ -241,7 +241,7 @@ export async function tasksPage(view) {
         : emptyState({
           title: "No tasks yet",
           test: "empty-tasks",
-          text: "A task is work that the database knows of from its creation to its end. Make one, then run a worker for its type:",
+          text: "A task is a durable piece of work in the database. Create one, then run a worker for its type:",
           commands: [`postrider task create invoice.send '{"order": 7}' ${urlOption()}`, `postrider task worker --type invoice.send ${urlOption()} -- cat`],
         }));
     } else {
@@ -250,12 +250,12 @@ export async function tasksPage(view) {
     }
     replace(
       more,
-      after !== null ? h("button.btn", { type: "button", "data-test": "previous-page", on: { click: () => turn(before[before.length - 1] ?? null, before.slice(0, -1)) } }, before.length > 0 ? "Previous page" : "First page") : null,
-      next ? h("button.btn", { type: "button", "data-test": "next-page", on: { click: () => turn(next, [...before, after]) } }, "Next page") : null,
+      after !== null ? h("button.btn", { type: "button", "data-test": "previous-page", on: { click: () => openPage(before[before.length - 1] ?? null, before.slice(0, -1)) } }, before.length > 0 ? "Previous page" : "First page") : null,
+      next ? h("button.btn", { type: "button", "data-test": "next-page", on: { click: () => openPage(next, [...before, after]) } }, "Next page") : null,
     );
   }
 
-  // A page of the API may hold less than was asked for and still not be the last.
+  // A page of the API can be short and not the last.
   async function read() {
     const found = [];
     let cursor = after;
@@ -268,19 +268,19 @@ export async function tasksPage(view) {
     return [found, cursor];
   }
 
-  let asked = 0;
+  let lastRequest = 0;
   async function load() {
-    const mine = ++asked;
+    const request = ++lastRequest;
     try {
       const [found, cursor] = await read();
-      if (mine !== asked) return;
+      if (request !== lastRequest) return;
       tasks = found;
       next = cursor;
       loaded = true;
       replace(problem);
       draw();
     } catch (error) {
-      if (!isAbort(error) && mine === asked) replace(problem, problemBox(error, { retry: load }));
+      if (!isAbort(error) && request === lastRequest) replace(problem, problemBox(error, { retry: load }));
     }
   }
 
@@ -299,7 +299,7 @@ export async function tasksPage(view) {
   drawActions();
   drawTabs();
   const loadSoon = throttled(2000, () => !view.signal.aborted && load());
-  // All tasks are looked at to be counted, so less often.
+  // Counting reads all tasks, so it is done less often.
   const countSoon = throttled(5000, () => !view.signal.aborted && loadCounts());
   for (const event of ["tasks", "resync"]) {
     view.onLive(event, loadSoon);

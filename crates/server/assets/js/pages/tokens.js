@@ -10,11 +10,11 @@ import { toast } from "../toasts.js";
 import { session } from "../session.js";
 
 const ROLES = {
-  read: "look at everything",
-  produce: "make queues, send messages, make tasks",
-  consume: "receive and settle, work on tasks",
-  operate: "pause, purge, redrive, replay, edit, schedules; has read too",
-  admin: "everything, tokens too",
+  read: "view everything",
+  produce: "create queues, send messages, create tasks",
+  consume: "receive and settle, run tasks",
+  operate: "pause, purge, redrive, replay, edit, schedules; includes read",
+  admin: "everything, including tokens",
 };
 
 export async function tokensPage(view) {
@@ -22,7 +22,7 @@ export async function tokensPage(view) {
   const refused = refusedPage("admin");
   const problem = h("div");
   const place = h("div");
-  replace(view.root, h("div.stack", { "data-test": "page-tokens" }, h("header.page-head", {}, h("div.head-line", {}, h("h1", { tabindex: "-1" }, "Tokens"), h("span.spacer"), actionButton({ label: "New token", test: "new-token", role: "admin", tone: "primary", run: create })), h("p.muted", {}, "What people and programs show to the server. A token is shown once, when it is made.")), refused ?? [problem, place]));
+  replace(view.root, h("div.stack", { "data-test": "page-tokens" }, h("header.page-head", {}, h("div.head-line", {}, h("h1", { tabindex: "-1" }, "Tokens"), h("span.spacer"), actionButton({ label: "New token", test: "new-token", role: "admin", tone: "primary", run: create })), h("p.muted", {}, "Tokens identify people and programs. A token is shown only once, when it is created.")), refused ?? [problem, place]));
   if (refused) return;
   let tokens = [];
   const table = createTable({
@@ -34,8 +34,8 @@ export async function tokensPage(view) {
       { label: "Name", class: "main-cell", sort: (row) => row.name, render: (row) => row.name },
       { label: "Roles", render: (row) => row.roles.map((role) => h("span.pill.plain", {}, role)) },
       { label: "Queues", class: "wide-cell", render: (row) => (row.queues ? h("code", {}, row.queues.join(", ")) : "all") },
-      { label: "Made", class: "when", render: (row) => time(row.created_at) },
-      { label: "Ends", class: "when", render: (row) => time(row.expires_at, "never") },
+      { label: "Created", class: "when", render: (row) => time(row.created_at) },
+      { label: "Expires", class: "when", render: (row) => time(row.expires_at, "never") },
       { label: "Last used", class: "when", render: (row) => time(row.last_used_at, "never") },
       { label: "Actions", class: "actions-cell", render: (row) => actionButton({ label: "Revoke", test: "token-revoke", role: "admin", small: true, tone: "danger", run: () => revoke(row) }) },
     ],
@@ -49,10 +49,10 @@ export async function tokensPage(view) {
       count: async () => {
         const all = (await api.get("/v1/tokens")).tokens;
         const now = all.find((token) => token.id === row.id);
-        if (!now) return { text: "It is gone already.", label: "Revoke 1 token", nothing: true };
+        if (!now) return { text: "It is already revoked.", label: "Revoke 1 token", nothing: true };
         const isLastAdmin = all.every((token) => (token.id === row.id) === token.roles.includes("admin"));
-        const warning = isLastAdmin ? h("strong", { "data-test": "last-admin" }, " No other token has the role admin: afterwards nobody can administer the server here. ", h("code", {}, "postrider token create NAME --role admin"), " on the server’s own store makes another.") : null;
-        return { text: ["1 token is refused from now on, and whoever uses it is logged out. It was last used ", time(now.last_used_at, "never"), ".", warning], label: "Revoke 1 token" };
+        const warning = isLastAdmin ? h("strong", { "data-test": "last-admin" }, "No other token has the role admin: you can then no longer administer the server here. ", h("code", {}, "postrider token create NAME --role admin"), " on the server’s own store creates another.") : null;
+        return { text: ["1 token is refused from now on, and its sessions end. It was last used ", time(now.last_used_at, "never"), ".", warning], label: "Revoke 1 token" };
       },
       run: () => api.remove(path`/v1/tokens/${row.id}`),
       onDone: () => {
@@ -63,7 +63,7 @@ export async function tokensPage(view) {
   }
 
   function create() {
-    // The first token closes an open server: whoever makes it should go on with it.
+    // The first token closes an open server, so this browser logs in with it.
     const isFirst = session.open && tokens.length === 0;
     const name = h("input", { spellcheck: "false", autocomplete: "off", "data-test": "token-name" });
     const roles = Object.entries(ROLES).map(([role, text]) => {
@@ -78,23 +78,23 @@ export async function tokensPage(view) {
       title: "New token",
       test: "dialog-new-token",
       onClose: () => closed && location.reload(),
-      body: [isFirst ? h("p.notice", { "data-tone": "warn", "data-test": "first-token" }, "This is the first token: from then on the server asks everybody for one. It has the role admin, or nobody could make more of them here.") : null, field("Name", name, "Who or what it is for"), h("fieldset", {}, h("legend", {}, "Roles"), roles.map((one) => one.element)), field("Only these queues", queueNames, "Names with commas between them; mail.* means all that begin with mail."), field("Ends in", ends, "Like 30d, or empty for never")],
-      actions: [{ label: "Make the token", test: "token-save", tone: "primary", run: async (dialog) => {
+      body: [isFirst ? h("p.notice", { "data-tone": "warn", "data-test": "first-token" }, "This is the first token: from now on the server needs one for every request. It must have the role admin, so that it can create others.") : null, field("Name", name, "The person or program that uses it"), h("fieldset", {}, h("legend", {}, "Roles"), roles.map((one) => one.element)), field("Only these queues", queueNames, "Separated by commas; mail.* covers all queues that begin with mail."), field("Expires in", ends, "Like 30d, or empty for never")],
+      actions: [{ label: "Create token", test: "token-save", tone: "primary", run: async (dialog) => {
         const wanted = { name: name.value.trim(), roles: roles.filter((one) => one.box.checked).map((one) => one.box.value) };
-        if (wanted.name === "") throw new Error("A token has a name.");
-        if (wanted.roles.length === 0) throw new Error("A token has at least one role.");
+        if (wanted.name === "") throw new Error("The name is missing.");
+        if (wanted.roles.length === 0) throw new Error("Select at least one role.");
         const list = queueNames.value.split(",").map((queue) => queue.trim()).filter((queue) => queue !== "");
         if (list.length > 0) wanted.queues = list;
         if (ends.value.trim() !== "") wanted.expires_in = ends.value.trim();
         if (isFirst) {
-          // What is under way meanwhile is refused, and must not lead away from the only sight of the token.
+          // Concurrent requests are refused from now on; they must not leave the only page that shows the token.
           onUnauthorized(() => {});
           closed = true;
         }
-        const made = await api.post("/v1/tokens", wanted);
-        dialog.setBody(h("p", {}, h("strong", {}, "Copy it now: it is not shown again.")), h("div", { "data-test": "token-secret" }, command(made.token)), h("p.muted", {}, "For the program: ", h("code", {}, "export POSTRIDER_TOKEN=…")));
+        const created = await api.post("/v1/tokens", wanted);
+        dialog.setBody(h("p", {}, h("strong", {}, "Copy it now: it is not shown again.")), h("div", { "data-test": "token-secret" }, command(created.token)), h("p.muted", {}, "For the program: ", h("code", {}, "export POSTRIDER_TOKEN=…")));
         dialog.setActions([], "Done");
-        if (isFirst) await api.post("/v1/session", { token: made.token });
+        if (isFirst) await api.post("/v1/session", { token: created.token });
         else load();
         return false;
       } }],
@@ -103,7 +103,7 @@ export async function tokensPage(view) {
 
   function draw() {
     if (tokens.length === 0) {
-      replace(place, emptyState({ title: "No tokens yet", test: "empty-tokens", text: "Without tokens the server is open to everybody who reaches it, and listens on loopback only. The first token has the role admin.", commands: [`curl -X POST ${location.origin}/v1/tokens -H 'content-type: application/json' -d '{"name":"me","roles":["admin"]}'`] }));
+      replace(place, emptyState({ title: "No tokens yet", test: "empty-tokens", text: "Without tokens the server is open to every client on this machine, and listens on loopback only. The first token must have the role admin.", commands: [`curl -X POST ${location.origin}/v1/tokens -H 'content-type: application/json' -d '{"name":"me","roles":["admin"]}'`] }));
       return;
     }
     if (!place.contains(table.element)) replace(place, table.element);

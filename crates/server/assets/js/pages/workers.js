@@ -16,7 +16,7 @@ export async function workersPage(view) {
   const filterInput = h("input.filter", { type: "search", placeholder: "Filter by name, queue or address  /", "aria-label": "Filter workers", "data-filter": true, "data-test": "filter" });
   const shown = h("span.muted", { "aria-live": "polite" });
   const toolbar = h("div.toolbar", {}, filterInput, shown);
-  replace(view.root, h("div.stack", { "data-test": "page-workers" }, h("header.page-head", {}, h("h1", { tabindex: "-1" }, "Workers"), h("p.muted", {}, "Who has asked this server for work. Workers that use the store without a server are not seen here.")), refused ?? [toolbar, problem, place]));
+  replace(view.root, h("div.stack", { "data-test": "page-workers" }, h("header.page-head", {}, h("h1", { tabindex: "-1" }, "Workers"), h("p.muted", {}, "Workers that receive from this server, and task workers. Others that use the store directly are not listed.")), refused ?? [toolbar, problem, place]));
   if (refused) return;
   let workers = [];
   const status = (row) => (row.in_flight > 0 ? ["good", "working"] : row.waiting ? ["info", "waiting"] : row.idle_seconds > QUIET ? ["plain", "quiet"] : ["info", "idle"]);
@@ -43,7 +43,7 @@ export async function workersPage(view) {
       replace(place, emptyState({
         title: "No workers yet",
         test: "empty-workers",
-        text: "A worker asks for messages of a queue, or for tasks of a type, and handles each with a command of yours:",
+        text: "A worker receives messages of a queue, or tasks of a type, and runs a command for each:",
         commands: [`postrider work orders ${urlOption()} -- sh -c 'echo "got $(cat)"'`, `postrider task worker --type invoice.send ${urlOption()} -- cat`],
       }));
       return;
@@ -65,7 +65,7 @@ export async function workersPage(view) {
     }
   }
   filterInput.addEventListener("input", draw);
-  // The server's events do not tell who comes and goes.
+  // There are no events for workers.
   view.every(5000, load);
   await load();
 }

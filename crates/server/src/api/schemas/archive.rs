@@ -1,4 +1,4 @@
-//! Messages that are kept after their end.
+//! Archived messages.
 
 use super::*;
 
@@ -27,6 +27,6 @@ pub(super) fn shapes() -> Named {
             .maybe("last_attempt_at", time())
             .must("archived_at", about(time(), "When it ended"))
             .maybe("last_error", text())
-            .answered(),
+            .answer(),
     )]
 }

@@ -1,4 +1,4 @@
-//! Dead letters, and the jobs that bring them back.
+//! Dead letters, redrives and jobs.
 
 use serde_json::json;
 
@@ -34,11 +34,15 @@ pub(super) fn shapes() -> Named {
                 .maybe("last_attempt_at", time())
                 .must("dead_at", time())
                 .must("revision", whole())
-                .answered(),
+                .answer(),
         ),
         (
             "DeadLetterEdit",
-            Object::new().bytes("body", "body_base64").may("content_type", line(128)).may("headers", headers()).asked(),
+            Object::new()
+                .bytes("body", "body_base64")
+                .may("content_type", line(128))
+                .may("headers", headers())
+                .request(),
         ),
         (
             "DeadLetterFilter",
@@ -52,7 +56,7 @@ pub(super) fn shapes() -> Named {
                 .may("since", time())
                 .may("before", time())
                 .may("text", text())
-                .asked(),
+                .request(),
         ),
         (
             "DeadLetterGroup",
@@ -64,7 +68,7 @@ pub(super) fn shapes() -> Named {
                 .must("first_dead_at", time())
                 .must("last_dead_at", time())
                 .must("example_id", uuid())
-                .answered(),
+                .answer(),
         ),
         (
             "DeadLetterGroups",
@@ -74,9 +78,9 @@ pub(super) fn shapes() -> Named {
                 .must("more_count", whole())
                 .must("looked_at", whole())
                 .must("complete", flag())
-                .answered(),
+                .answer(),
         ),
-        ("Redrive", choice().may("to", queue_name()).may("dry_run", flag()).asked()),
+        ("Redrive", choice().may("to", queue_name()).may("dry_run", flag()).request()),
         (
             "Redriven",
             Object::new()
@@ -87,16 +91,16 @@ pub(super) fn shapes() -> Named {
                         Object::new()
                             .must("id", uuid())
                             .must("why", one_of(&["leased", "dedup_key_taken", "not_found"]))
-                            .answered(),
+                            .answer(),
                     ),
                 )
-                .answered(),
+                .answer(),
         ),
         (
             "RedriveJob",
-            choice().may("to", queue_name()).may("rate", json!({ "type": "number", "exclusiveMinimum": 0 })).asked(),
+            choice().may("to", queue_name()).may("rate", json!({ "type": "number", "exclusiveMinimum": 0 })).request(),
         ),
-        ("Purge", choice().may("dry_run", flag()).asked()),
+        ("Purge", choice().may("dry_run", flag()).request()),
         ("Purged", only("purged", whole())),
         (
             "Job",
@@ -111,7 +115,7 @@ pub(super) fn shapes() -> Named {
                 .maybe("error", text())
                 .must("started_at", time())
                 .maybe("ended_at", time())
-                .answered(),
+                .answer(),
         ),
     ]
 }

@@ -1,4 +1,4 @@
-//! Messages, sent, received and settled.
+//! Messages: send, receive, settle.
 
 use serde_json::{Value, json};
 
@@ -33,12 +33,12 @@ pub(super) fn shapes() -> Named {
     };
     let key = || line(128);
     let new_message = Object::new()
-        .may("id", about(uuid(), "What it is called; made without it. Sent twice, it names two messages"))
+        .may("id", about(uuid(), "Id of the message; generated if omitted. Two sends with one id make two messages"))
         .must_bytes("body", "body_base64")
         .may("content_type", line(128))
         .may("headers", headers())
         .may("ordering_key", key())
-        .may("dedup_key", about(key(), "While a message with this key lives, no other is sent: its id is answered"))
+        .may("dedup_key", about(key(), "While a message with this key lives, a send with it returns that message's id"))
         .may("priority", priority())
         .may("delay", duration())
         .may("expires_in", duration())
@@ -53,18 +53,18 @@ pub(super) fn shapes() -> Named {
                 .must("code", text())
                 .must("detail", text())
                 .may("request_id", text())
-                .answered(),
+                .answer(),
         ),
-        ("NewMessage", new_message.asked()),
-        ("Sent", Object::new().must("id", uuid()).must("queue", text()).answered()),
-        ("SentRow", Object::new().may("id", uuid()).may("problem", named("Problem")).answered()),
+        ("NewMessage", new_message.request()),
+        ("Sent", Object::new().must("id", uuid()).must("queue", text()).answer()),
+        ("SentRow", Object::new().may("id", uuid()).may("problem", named("Problem")).answer()),
         (
             "PeekedMessage",
             envelope()
                 .must("state", one_of(&["PENDING", "PROCESSING", "RETRYABLE"]))
                 .must("next_attempt_at", time())
                 .maybe("last_error", text())
-                .answered(),
+                .answer(),
         ),
         (
             "ReceivedMessage",
@@ -74,7 +74,7 @@ pub(super) fn shapes() -> Named {
                 .maybe("expires_at", time())
                 .must("first_attempt_at", time())
                 .must("lease_expires_at", time())
-                .answered(),
+                .answer(),
         ),
         (
             "MessageAttempt",
@@ -84,9 +84,9 @@ pub(super) fn shapes() -> Named {
                 .must("failed_at", time())
                 .maybe("worker", text())
                 .maybe("error", text())
-                .answered(),
+                .answer(),
         ),
-        ("Death", Object::new().must("reason", text()).may("error", text()).asked()),
+        ("Death", Object::new().must("reason", text()).may("error", text()).request()),
         (
             "BulkMessages",
             Object::new()
@@ -96,23 +96,23 @@ pub(super) fn shapes() -> Named {
                 .may("since", time())
                 .may("before", time())
                 .may("ids", json!({ "type": "array", "items": uuid(), "maxItems": 10_000 }))
-                .may("reason", about(text(), "Why they are dead-lettered, in a word; only for that"))
-                .may("error", about(text(), "More about it"))
+                .may("reason", about(text(), "Reason of the dead-lettering, one word; for dead-letter jobs only"))
+                .may("error", about(text(), "Details of the reason"))
                 .may("rate", json!({ "type": "number", "exclusiveMinimum": 0 }))
                 .may("dry_run", flag())
-                .asked(),
+                .request(),
         ),
         (
             "ChosenMessages",
-            Object::new().must("messages", whole()).must("skipped", whole()).must("complete", flag()).answered(),
+            Object::new().must("messages", whole()).must("skipped", whole()).must("complete", flag()).answer(),
         ),
-        ("Receive", receive_options().may("id", uuid()).asked()),
+        ("Receive", receive_options().may("id", uuid()).request()),
         (
             "ReceiveSeveral",
             receive_options()
                 .must("queues", json!({ "type": "array", "items": queue_name(), "minItems": 1, "maxItems": 100 }))
                 .may("settlements", json!({ "type": "array", "items": named("Settlement"), "maxItems": 10_000 }))
-                .asked(),
+                .request(),
         ),
         (
             "SettledAndReceived",
@@ -120,7 +120,7 @@ pub(super) fn shapes() -> Named {
                 .must("settled", list(named("SettledRow")))
                 .must("messages", list(named("ReceivedMessage")))
                 .maybe("receive_problem", named("Problem"))
-                .answered(),
+                .answer(),
         ),
         (
             "Settlement",
@@ -131,7 +131,7 @@ pub(super) fn shapes() -> Named {
                 .may("error", text())
                 .may("reason", text())
                 .may("worker", text())
-                .asked(),
+                .request(),
         ),
         (
             "SettledRow",
@@ -140,14 +140,14 @@ pub(super) fn shapes() -> Named {
                 .may("new_receipt", text())
                 .may("outcome", one_of(&["done"]))
                 .may("problem", named("Problem"))
-                .answered(),
+                .answer(),
         ),
-        ("Receipts", asks_only("receipts", receipts())),
-        ("Nack", Object::new().must("receipts", receipts()).may("after", duration()).may("error", text()).asked()),
+        ("Receipts", request_only("receipts", receipts())),
+        ("Nack", Object::new().must("receipts", receipts()).may("after", duration()).may("error", text()).request()),
         (
             "DeadLetterMessages",
-            Object::new().must("receipts", receipts()).must("reason", text()).may("error", text()).asked(),
+            Object::new().must("receipts", receipts()).must("reason", text()).may("error", text()).request(),
         ),
-        ("Extend", Object::new().must("receipts", receipts()).must("visibility", duration()).asked()),
+        ("Extend", Object::new().must("receipts", receipts()).must("visibility", duration()).request()),
     ]
 }

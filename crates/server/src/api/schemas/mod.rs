@@ -1,4 +1,4 @@
-//! The shapes of what goes in and out, for the OpenAPI description.
+//! Schemas of requests and answers, for the OpenAPI description.
 
 mod archive;
 mod dead_letters;
@@ -9,18 +9,18 @@ mod tasks;
 
 use serde_json::{Map, Value, json};
 
-/// A reference to a shape by its name.
+/// A reference to a named schema.
 pub(crate) fn named(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
-/// A name that can stand in a path, where `.` and `..` cannot.
+/// A name that can be part of a path: `.` and `..` cannot.
 pub(crate) fn name(most: usize) -> Value {
     let pattern = r"^(\.{0,2}[A-Za-z0-9_-]|\.{3})[A-Za-z0-9_.-]*$";
     json!({ "type": "string", "minLength": 1, "maxLength": most, "pattern": pattern })
 }
 
-/// A name that can be read from: a queue, or the dead letters of one.
+/// Name of a queue, or of a queue's dead letters.
 pub(crate) fn queue_name() -> Value {
     name(84)
 }
@@ -42,7 +42,7 @@ pub(crate) fn flag() -> Value {
     json!({ "type": "boolean" })
 }
 
-/// A shape with a sentence about it.
+/// A schema with a description.
 fn about(mut schema: Value, text: &str) -> Value {
     schema["description"] = text.into();
     schema
@@ -82,7 +82,7 @@ pub(crate) fn one_of(words: &[&str]) -> Value {
     json!({ "type": "string", "enum": words })
 }
 
-/// A line of text: nothing that a terminal or a log could misunderstand.
+/// A line of printable ASCII, safe for terminals and logs.
 fn line(most: usize) -> Value {
     json!({ "type": "string", "minLength": 1, "maxLength": most, "pattern": "^[ -~]+$" })
 }
@@ -98,7 +98,7 @@ fn base64() -> Value {
 fn text_or_json() -> Value {
     json!({
         "type": ["string", "object", "array", "number", "boolean"],
-        "description": "a text, or any other JSON, which is taken as it is written",
+        "description": "text, or any other JSON, which is kept as written",
     })
 }
 
@@ -110,13 +110,13 @@ fn headers() -> Value {
     })
 }
 
-/// Everything that may be in an object, the names of what must be, and whether it may have more.
+/// Builder of an object's schema.
 struct Object {
     properties: Map<String, Value>,
     required: Vec<&'static str>,
-    /// One of each pair must be there, and not both.
+    /// Pairs of fields of which exactly one is required.
     either: Vec<(&'static str, &'static str)>,
-    /// What is text in an answer, and may be any JSON in a request.
+    /// Fields that are text in an answer, and text or any JSON in a request.
     bytes: Vec<&'static str>,
 }
 
@@ -135,25 +135,25 @@ impl Object {
         self
     }
 
-    /// Left out or null when there is none.
+    /// An optional field, omitted or null.
     fn maybe(self, name: &'static str, schema: Value) -> Self {
         self.may(name, or_null(schema))
     }
 
-    /// Bytes: text, or base64 under another name.
+    /// A field of bytes: text under one name, or base64 under the other.
     fn bytes(mut self, name: &'static str, encoded: &'static str) -> Self {
         self.bytes.push(name);
         self.may(name, text()).may(encoded, base64())
     }
 
-    /// The same, and one of the two must be there.
+    /// The same, and one of the two is required.
     fn must_bytes(mut self, name: &'static str, encoded: &'static str) -> Self {
         self.either.push((name, encoded));
         self.bytes(name, encoded)
     }
 
-    /// As an answer has it.
-    fn answered(self) -> Value {
+    /// Schema of an answer.
+    fn answer(self) -> Value {
         let mut schema = json!({ "type": "object", "properties": self.properties, "required": self.required });
         for (one, other) in self.either {
             schema["oneOf"] = json!([{ "required": [one] }, { "required": [other] }]);
@@ -161,33 +161,33 @@ impl Object {
         schema
     }
 
-    /// As a request has it: what is not known is refused.
-    fn asked(mut self) -> Value {
+    /// Schema of a request: unknown fields are refused.
+    fn request(mut self) -> Value {
         for name in self.bytes.drain(..) {
             self.properties.insert(name.to_owned(), text_or_json());
         }
-        let mut schema = self.answered();
+        let mut schema = self.answer();
         schema["additionalProperties"] = json!(false);
         schema
     }
 }
 
-/// An answer with one field.
+/// Answer with one field.
 pub(crate) fn only(name: &'static str, schema: Value) -> Value {
-    Object::new().must(name, schema).answered()
+    Object::new().must(name, schema).answer()
 }
 
-/// A page of rows.
+/// Page of rows.
 pub(crate) fn page(name: &'static str, row: Value) -> Value {
-    Object::new().must(name, list(row)).maybe("next", text()).answered()
+    Object::new().must(name, list(row)).maybe("next", text()).answer()
 }
 
-/// A request with one field.
-pub(crate) fn asks_only(name: &'static str, schema: Value) -> Value {
-    Object::new().must(name, schema).asked()
+/// Request with one field.
+pub(crate) fn request_only(name: &'static str, schema: Value) -> Value {
+    Object::new().must(name, schema).request()
 }
 
-/// Every named shape.
+/// All named schemas.
 pub(crate) fn all() -> Value {
     let groups = [
         messages::shapes(),
@@ -200,5 +200,5 @@ pub(crate) fn all() -> Value {
     Value::Object(groups.into_iter().flatten().map(|(name, schema)| (name.to_owned(), schema)).collect())
 }
 
-/// Shapes with their names.
+/// Schemas with their names.
 type Named = Vec<(&'static str, Value)>;

@@ -1,4 +1,4 @@
-//! People and workers.
+//! Workers, sessions, tokens and the audit log.
 
 use serde_json::json;
 
@@ -31,7 +31,7 @@ pub(super) fn shapes() -> Named {
                 .must("first_seen_at", time())
                 .must("last_seen_at", time())
                 .must("idle_seconds", json!({ "type": "number" }))
-                .answered(),
+                .answer(),
         ),
         (
             "History",
@@ -53,10 +53,10 @@ pub(super) fn shapes() -> Named {
                             .must("acked", numbers())
                             .must("retried", numbers())
                             .must("dead_lettered", numbers())
-                            .answered(),
+                            .answer(),
                     ),
                 )
-                .answered(),
+                .answer(),
         ),
         (
             "AuditEntry",
@@ -67,10 +67,10 @@ pub(super) fn shapes() -> Named {
                 .must("action", text())
                 .must("target", text())
                 .may("detail", json!({ "type": "object" }))
-                .answered(),
+                .answer(),
         ),
-        ("Token", token().answered()),
-        ("CreatedToken", token().must("token", text()).answered()),
+        ("Token", token().answer()),
+        ("CreatedToken", token().must("token", text()).answer()),
         (
             "NewToken",
             Object::new()
@@ -78,7 +78,7 @@ pub(super) fn shapes() -> Named {
                 .must("roles", json!({ "type": "array", "items": role(), "minItems": 1 }))
                 .may("queues", json!({ "type": "array", "items": line(81), "minItems": 1, "maxItems": 100 }))
                 .may("expires_in", duration())
-                .asked(),
+                .request(),
         ),
         (
             "Session",
@@ -92,9 +92,9 @@ pub(super) fn shapes() -> Named {
                 .maybe("store", text())
                 .must("version", text())
                 .must("now", time())
-                .answered(),
+                .answer(),
         ),
-        ("NewSession", asks_only("token", text())),
-        ("Status", Object::new().must("status", text()).maybe("why", text()).answered()),
+        ("NewSession", request_only("token", text())),
+        ("Status", Object::new().must("status", text()).maybe("why", text()).answer()),
     ]
 }

@@ -1,4 +1,4 @@
-//! Queues, and the store behind them.
+//! Queues and the store.
 
 use serde_json::json;
 
@@ -19,21 +19,21 @@ pub(super) fn shapes() -> Named {
                 .must("paused", flag())
                 .must("approximate", list(text()))
                 .must("unknown", list(text()))
-                .answered(),
+                .answer(),
         ),
         (
             "QueueHealth",
             Object::new()
                 .must("healthy", list(text()))
                 .must("missing", list(text()))
-                .must("errors", list(Object::new().must("queue", text()).must("error", text()).answered()))
-                .answered(),
+                .must("errors", list(Object::new().must("queue", text()).must("error", text()).answer()))
+                .answer(),
         ),
         (
             "QueueDurations",
-            Object::new().maybe("waited", named("Percentiles")).maybe("took", named("Percentiles")).answered(),
+            Object::new().maybe("waited", named("Percentiles")).maybe("took", named("Percentiles")).answer(),
         ),
-        ("Paused", Object::new().must("queue", text()).must("paused", flag()).answered()),
+        ("Paused", Object::new().must("queue", text()).must("paused", flag()).answer()),
         (
             "Capabilities",
             Object::new()
@@ -47,7 +47,7 @@ pub(super) fn shapes() -> Named {
                             .must("name", text())
                             .must("support", one_of(&["native", "emulated", "refused"]))
                             .maybe("note", text())
-                            .answered(),
+                            .answer(),
                     ),
                 )
                 .must(
@@ -59,9 +59,9 @@ pub(super) fn shapes() -> Named {
                         .must("max_visibility", text())
                         .must("time_resolution", text())
                         .maybe("dedup_window", text())
-                        .answered(),
+                        .answer(),
                 )
-                .answered(),
+                .answer(),
         ),
         (
             "Finding",
@@ -70,7 +70,7 @@ pub(super) fn shapes() -> Named {
                 .must("severity", one_of(&["fine", "note", "warning", "problem"]))
                 .must("found", text())
                 .maybe("fix", text())
-                .answered(),
+                .answer(),
         ),
     ]
 }

@@ -5,29 +5,29 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A strategy is its name and the fields that it has.
+/// A retry strategy, tagged by its name.
 fn retry_strategy() -> Value {
     let limits = Object::new()
         .may("max_attempts", json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX }))
         .may("max_total_delay", duration())
-        .asked();
+        .request();
     let growing = |name: &str| {
         let strategy = Object::new().must("strategy", one_of(&[name])).may("initial_delay", duration());
         strategy.may("max_delay", duration()).may("limits", limits.clone())
     };
     let factor = json!({ "type": "number", "minimum": 1, "maximum": 1000 });
     json!({ "oneOf": [
-        Object::new().must("strategy", one_of(&["no_retry"])).asked(),
-        Object::new().must("strategy", one_of(&["constant"])).must("delay", duration()).may("limits", limits.clone()).asked(),
-        growing("linear").must("increment", duration()).asked(),
-        growing("exponential").may("multiplier", factor.clone()).asked(),
-        growing("exponential_with_jitter").may("multiplier", factor).asked(),
+        Object::new().must("strategy", one_of(&["no_retry"])).request(),
+        Object::new().must("strategy", one_of(&["constant"])).must("delay", duration()).may("limits", limits.clone()).request(),
+        growing("linear").must("increment", duration()).request(),
+        growing("exponential").may("multiplier", factor.clone()).request(),
+        growing("exponential_with_jitter").may("multiplier", factor).request(),
         Object::new()
             .must("strategy", one_of(&["constant_with_jitter"]))
             .must("delay", duration())
             .must("jitter", duration())
             .may("limits", limits.clone())
-            .asked(),
+            .request(),
     ] })
 }
 
@@ -95,7 +95,7 @@ fn new_task(new: Object) -> Object {
 
 pub(super) fn shapes() -> Named {
     let standing =
-        Object::new().must("held", flag()).maybe("state", task_state()).may("problem", named("Problem")).answered();
+        Object::new().must("held", flag()).maybe("state", task_state()).may("problem", named("Problem")).answer();
     let finish = Object::new()
         .must("lease", text())
         .must("outcome", one_of(&["succeeded", "retry", "dead", "released"]))
@@ -119,7 +119,7 @@ pub(super) fn shapes() -> Named {
         .must("scheduled_for", time())
         .must("since_first_attempt", text())
         .maybe("time_left", text());
-    let made = || Object::new().must("id", uuid()).must("state", task_state()).must("is_new", flag());
+    let created = || Object::new().must("id", uuid()).must("state", task_state()).must("is_new", flag());
     let schedule = Object::new()
         .must("name", text())
         .must("type", text())
@@ -148,9 +148,9 @@ pub(super) fn shapes() -> Named {
                 .may("in", duration())
                 .may("idempotency_key", line(512))
                 .may("deadline", time())
-                .asked(),
+                .request(),
         ),
-        ("CreatedTask", made().answered()),
+        ("CreatedTask", created().answer()),
         (
             "CreatedRow",
             Object::new()
@@ -158,10 +158,10 @@ pub(super) fn shapes() -> Named {
                 .may("state", task_state())
                 .may("is_new", flag())
                 .may("problem", named("Problem"))
-                .answered(),
+                .answer(),
         ),
-        ("TaskInfo", task_info().answered()),
-        ("ChangedTask", task_info().maybe("left", task_state()).answered()),
+        ("TaskInfo", task_info().answer()),
+        ("ChangedTask", task_info().maybe("left", task_state()).answer()),
         (
             "Task",
             task_info()
@@ -178,7 +178,7 @@ pub(super) fn shapes() -> Named {
                             .maybe("ended_at", time())
                             .must("outcome", text())
                             .maybe("error", text())
-                            .answered(),
+                            .answer(),
                     ),
                 )
                 .must(
@@ -188,12 +188,12 @@ pub(super) fn shapes() -> Named {
                             .must("revision", whole())
                             .bytes("payload", "payload_base64")
                             .must("replaced_at", time())
-                            .answered(),
+                            .answer(),
                     ),
                 )
-                .answered(),
+                .answer(),
         ),
-        ("Payload", Object::new().must_bytes("payload", "payload_base64").asked()),
+        ("Payload", Object::new().must_bytes("payload", "payload_base64").request()),
         ("Revision", only("revision", whole())),
         (
             "BulkTasks",
@@ -201,7 +201,7 @@ pub(super) fn shapes() -> Named {
                 .may("state", list(task_state()))
                 .may("rate", json!({ "type": "number", "exclusiveMinimum": 0 }))
                 .may("dry_run", flag())
-                .asked(),
+                .request(),
         ),
         (
             "ChosenTasks",
@@ -209,7 +209,7 @@ pub(super) fn shapes() -> Named {
                 .must("tasks", list(uuid()))
                 .must("processing", whole())
                 .must("skipped", list(uuid()))
-                .answered(),
+                .answer(),
         ),
         (
             "TaskCounts",
@@ -220,7 +220,7 @@ pub(super) fn shapes() -> Named {
                 .must("by_type", list(named("TaskCount")))
                 .maybe("waited", named("Percentiles"))
                 .maybe("took", named("Percentiles"))
-                .answered(),
+                .answer(),
         ),
         (
             "TaskCount",
@@ -229,7 +229,7 @@ pub(super) fn shapes() -> Named {
                 .must("state", task_state())
                 .must("count", whole())
                 .must("approximate", flag())
-                .answered(),
+                .answer(),
         ),
         (
             "Percentiles",
@@ -238,17 +238,17 @@ pub(super) fn shapes() -> Named {
                 .must("p50_ms", whole())
                 .must("p95_ms", whole())
                 .must("p99_ms", whole())
-                .answered(),
+                .answer(),
         ),
         (
             "ScheduleTimes",
-            Object::new().must("times", list(time())).maybe("time_zone", text()).must("paused", flag()).answered(),
+            Object::new().must("times", list(time())).maybe("time_zone", text()).must("paused", flag()).answer(),
         ),
-        ("Replay", task_choice().may("dry_run", flag()).asked()),
-        ("ReplayJob", task_choice().may("rate", json!({ "type": "number", "exclusiveMinimum": 0 })).asked()),
-        ("Replayed", Object::new().must("replayed", list(uuid())).must("skipped", list(uuid())).answered()),
+        ("Replay", task_choice().may("dry_run", flag()).request()),
+        ("ReplayJob", task_choice().may("rate", json!({ "type": "number", "exclusiveMinimum": 0 })).request()),
+        ("Replayed", Object::new().must("replayed", list(uuid())).must("skipped", list(uuid())).answer()),
         ("Standing", standing),
-        ("Finish", finish.asked()),
+        ("Finish", finish.request()),
         (
             "Claim",
             Object::new()
@@ -258,16 +258,16 @@ pub(super) fn shapes() -> Named {
                 .must("worker", worker())
                 .may("wait", duration())
                 .may("finish", json!({ "type": "array", "items": named("Finish"), "maxItems": 1000 }))
-                .asked(),
+                .request(),
         ),
-        ("ClaimedTask", claimed.answered()),
+        ("ClaimedTask", claimed.answer()),
         (
             "Claimed",
             Object::new()
                 .must("finished", list(named("Standing")))
                 .must("tasks", list(named("ClaimedTask")))
                 .maybe("next_due", text())
-                .answered(),
+                .answer(),
         ),
         (
             "ClaimById",
@@ -275,7 +275,7 @@ pub(super) fn shapes() -> Named {
                 .must("ids", json!({ "type": "array", "items": uuid(), "maxItems": MOST_BY_ID }))
                 .must("lease", duration())
                 .must("worker", worker())
-                .asked(),
+                .request(),
         ),
         (
             "ClaimAnswer",
@@ -283,9 +283,9 @@ pub(super) fn shapes() -> Named {
                 .may("claimed", named("ClaimedTask"))
                 .may("not_due", text())
                 .may("not_claimable", flag())
-                .answered(),
+                .answer(),
         ),
-        ("FinishTasks", asks_only("finish", json!({ "type": "array", "items": named("Finish"), "maxItems": 1000 }))),
+        ("FinishTasks", request_only("finish", json!({ "type": "array", "items": named("Finish"), "maxItems": 1000 }))),
         (
             "Heartbeats",
             Object::new()
@@ -298,14 +298,14 @@ pub(super) fn shapes() -> Named {
                             .may("progress", Object::new()
                                 .may("fraction", json!({ "type": "number", "minimum": 0, "maximum": 1 }))
                                 .may("text", text())
-                                .asked())
-                            .asked(),
+                                .request())
+                            .request(),
                     }),
                 )
                 .must("extend", duration())
-                .asked(),
+                .request(),
         ),
-        ("Leases", asks_only("leases", json!({ "type": "array", "items": text(), "maxItems": 1000 }))),
+        ("Leases", request_only("leases", json!({ "type": "array", "items": text(), "maxItems": 1000 }))),
         (
             "TaskRoutes",
             Object::new()
@@ -314,9 +314,9 @@ pub(super) fn shapes() -> Named {
                 .maybe("dead_events", text())
                 .must("max_payload_bytes", whole())
                 .must("store", text())
-                .answered(),
+                .answer(),
         ),
-        ("Schedule", schedule.answered()),
+        ("Schedule", schedule.answer()),
         (
             "NewSchedule",
             new_task(Object::new().must("type", task_type()).must("payload", text_or_json()))
@@ -324,7 +324,7 @@ pub(super) fn shapes() -> Named {
                 .may("time_zone", text())
                 .may("every", duration())
                 .may("missed", one_of(&["skip", "one", "all"]))
-                .asked(),
+                .request(),
         ),
     ]
 }

@@ -1,4 +1,4 @@
-//! Bodies that are made to be slow: nested deeper than a person writes, or a megabyte on one line.
+//! Bodies that are slow to render: deeply nested, or a megabyte on one line.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::browser::Browser;
-use super::scene;
+use super::fixtures;
 
-/// Generous for a busy machine; what these bodies once took was more than this, or for ever.
+/// Time bound, generous for a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// Characters of a page's code block that a browser lays out in no time.
+/// Upper bound of the characters of a code block.
 const SHOWN: usize = 400_000;
 
 fn nested(levels: usize) -> String {
@@ -24,7 +24,7 @@ fn nested_objects(levels: usize) -> String {
 
 #[tokio::test]
 async fn deep_and_long_bodies_are_shown_in_bounded_time() {
-    let place = scene::place().await;
+    let server = fixtures::server().await;
     let mebibyte = 1024 * 1024;
     let bodies = [
         ("arrays of 28 KB", nested(14_000), true),
@@ -38,9 +38,9 @@ async fn deep_and_long_bodies_are_shown_in_bounded_time() {
     let mut ids = Vec::new();
     for (at, (name, body, _)) in bodies.iter().enumerate() {
         let new = json!({ "body": body, "headers": { "name": name } });
-        ids.push(scene::send(&place, &format!("bodies-{at}"), new).await.as_str().unwrap().to_owned());
+        ids.push(fixtures::send(&server, &format!("bodies-{at}"), new).await.as_str().unwrap().to_owned());
     }
-    let browser = Browser::start(&place).await;
+    let browser = Browser::start(&server).await;
     for (at, ((name, body, is_json), id)) in bodies.iter().zip(&ids).enumerate() {
         let began = Instant::now();
         browser.open(&format!("/ui/queues/bodies-{at}/messages?id={id}")).await;
@@ -71,15 +71,16 @@ async fn deep_and_long_bodies_are_shown_in_bounded_time() {
     let fits = "document.documentElement.scrollWidth <= innerWidth && $('@message-table').scrollWidth <= $('@message-table').parentElement.clientWidth";
     assert_eq!(browser.value(fits).await, true, "the page scrolls sideways");
     browser.close(&[]).await;
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn a_deep_body_is_edited_and_a_spoiled_one_is_refused_with_its_place() {
-    let place = scene::place().await;
+async fn a_deep_body_is_edited_and_invalid_json_is_refused_with_its_position() {
+    let server = fixtures::server().await;
     let deep = nested(14_000);
-    scene::bury(&place, "orders", &[(&deep, "too deep"), ("{\"order\": 7,\n \"litres\": 2}", "no litres")]).await;
-    let browser = Browser::start(&place).await;
+    fixtures::dead_letter(&server, "orders", &[(&deep, "too deep"), ("{\"order\": 7,\n \"litres\": 2}", "no litres")])
+        .await;
+    let browser = Browser::start(&server).await;
     browser.open("/ui/queues/orders/dead-letters?fingerprint=too+deep").await;
     browser.click("@dead-letter-row").await;
     let began = Instant::now();
@@ -100,17 +101,17 @@ async fn a_deep_body_is_edited_and_a_spoiled_one_is_refused_with_its_place() {
     browser.reads("dialog @problem-detail", "line 2, column 11").await;
     assert_eq!(browser.value("$('@editor-body').value.slice($('@editor-body').selectionStart)").await, "3}");
     browser.shot("dialog-edit-spoiled").await;
-    // With another content type it is what it says.
+    // With another content type it is accepted.
     browser.fill("@editor-content-type", "text/plain").await;
     browser.click("@editor-review").await;
     browser.click("@editor-save").await;
     browser.gone("dialog").await;
-    let letters = scene::dead_letters(&place, "orders").await;
+    let letters = fixtures::dead_letters(&server, "orders").await;
     let saved = letters.iter().find(|letter| letter["error"] == "no litres").unwrap();
     assert_eq!(
         (&saved["content_type"], &saved["body"]),
         (&json!("text/plain"), &json!("{\"order\": 7,\n \"litres\" 3}"))
     );
     browser.close(&[]).await;
-    place.stop().await;
+    server.stop().await;
 }

@@ -1,4 +1,4 @@
-//! A browser as a person uses it. In selectors and scripts `@name` stands for `[data-test="name"]`.
+//! A browser driven by a test. In selectors and scripts `@name` stands for `[data-test="name"]`.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -11,35 +11,35 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use super::driver::{Driver, Refused};
-use crate::place::Place;
+use crate::test_server::TestServer;
 
 pub(crate) const ENTER: &str = "\u{e007}";
 pub(crate) const ESCAPE: &str = "\u{e00c}";
 pub(crate) const TAB: &str = "\u{e004}";
 
-/// How long a page may take to become what it shall be.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time-out of every wait for the page.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A browser wants a core for itself; more of them at once only make each other slow.
-static SEATS: Semaphore = Semaphore::const_new(2);
+/// Permits for concurrent browsers: each needs a core.
+static BROWSERS: Semaphore = Semaphore::const_new(2);
 
-/// The name by which WebDriver calls an element in JSON.
+/// WebDriver's JSON key of an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// A refusal that a test provokes: the end of the address, and the status. The browser writes each on its console.
+/// A provoked failure of a request: suffix of the URL, and the status. The browser logs each on its console.
 pub(crate) type Provoked<'a> = (&'a str, u16);
 
-/// In place of a status where nobody answered.
+/// Stands for the status of a request without an answer.
 pub(crate) const NO_ANSWER: u16 = 0;
 
 pub(crate) struct Browser {
     driver: Driver,
     home: String,
     console: RefCell<Vec<String>>,
-    _seat: SemaphorePermit<'static>,
+    _permit: SemaphorePermit<'static>,
 }
 
-/// Where screenshots are put.
+/// Returns the folder of the screenshots.
 pub(crate) fn shots() -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("dashboard");
     std::fs::create_dir_all(&folder).unwrap();
@@ -56,45 +56,45 @@ fn written_out(text: &str) -> String {
     all
 }
 
-/// Whether a line of the console is about something provoked.
+/// Whether a line of the console is about a provoked failure.
 fn is_about(line: &str, (path, status): Provoked<'_>) -> bool {
     let words = if status == NO_ANSWER { "net::ERR_".to_owned() } else { format!("a status of {status} ") };
     line.split(' ').next().is_some_and(|address| address.ends_with(path)) && line.contains(&words)
 }
 
-/// A selector as a script writes it.
+/// A selector as a script literal.
 fn quoted(css: &str) -> Value {
     json!(written_out(css))
 }
 
 impl Browser {
-    /// A browser with nothing open.
-    pub(crate) async fn start(place: &Place) -> Self {
-        let seat = SEATS.acquire().await.unwrap();
+    /// Starts a browser without a page.
+    pub(crate) async fn start(server: &TestServer) -> Self {
+        let permit = BROWSERS.acquire().await.unwrap();
         let driver = Driver::start(1280, 900).await;
         let browser =
-            Self { driver, home: format!("http://{}", place.address), console: RefCell::default(), _seat: seat };
+            Self { driver, home: format!("http://{}", server.address), console: RefCell::default(), _permit: permit };
         browser.size(1280, 900).await;
         browser
     }
 
-    /// Ends it. Nothing may be on its console but what was provoked, and all of that.
+    /// Closes the browser. Its console must contain exactly the provoked failures.
     #[track_caller]
     pub(crate) fn close(self, provoked: &[Provoked<'_>]) -> impl Future<Output = ()> {
         let caller = std::panic::Location::caller();
         async move {
             self.listen().await;
-            let told = self.console.take();
+            let logged = self.console.take();
             let unexpected: Vec<_> =
-                told.iter().filter(|line| !provoked.iter().any(|one| is_about(line, *one))).collect();
+                logged.iter().filter(|line| !provoked.iter().any(|one| is_about(line, *one))).collect();
             assert!(unexpected.is_empty(), "{caller}: on the console: {unexpected:#?}");
             let missing: Vec<_> =
-                provoked.iter().filter(|one| !told.iter().any(|line| is_about(line, **one))).collect();
+                provoked.iter().filter(|one| !logged.iter().any(|line| is_about(line, **one))).collect();
             assert!(missing.is_empty(), "{caller}: was not refused: {missing:?}");
         }
     }
 
-    /// Takes what is on the console; the driver tells everything once.
+    /// Reads the console; the driver returns every line once.
     async fn listen(&self) {
         let log = self.post("/se/log", json!({ "type": "browser" })).await;
         let bad = |entry: &&Value| entry["level"] == "SEVERE" || entry["level"] == "WARNING";
@@ -103,12 +103,12 @@ impl Browser {
         self.console.borrow_mut().extend(lines);
     }
 
-    /// Waits until something that is provoked is on the console.
-    pub(crate) async fn until_told(&self, provoked: Provoked<'_>) {
-        let end = Instant::now() + PATIENCE;
+    /// Waits until a provoked failure is on the console.
+    pub(crate) async fn until_logged(&self, provoked: Provoked<'_>) {
+        let end = Instant::now() + TIMEOUT;
         while !self.console.borrow().iter().any(|line| is_about(line, provoked)) {
             if Instant::now() > end {
-                self.fail(&format!("it was never told: {provoked:?}")).await;
+                self.fail(&format!("not on the console: {provoked:?}")).await;
             }
             tokio::time::sleep(Duration::from_millis(15)).await;
             self.listen().await;
@@ -127,24 +127,24 @@ impl Browser {
         self.post("/goog/cdp/execute", json!({ "cmd": command, "params": params })).await;
     }
 
-    /// The size of the window; a small one is a telephone's.
+    /// Sets the size of the window; a small one is mobile.
     pub(crate) async fn size(&self, width: u32, height: u32) {
         let params = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.devtools("Emulation.setDeviceMetricsOverride", params).await;
     }
 
-    /// Without what differs from one machine to the next.
+    /// Hides scrollbars, which differ between machines.
     pub(crate) async fn hide_scrollbars(&self) {
         self.devtools("Emulation.setScrollbarsHidden", json!({ "hidden": true })).await;
     }
 
-    /// What the system prefers: `light` or `dark`.
+    /// Sets the preferred colour scheme of the system: `light` or `dark`.
     pub(crate) async fn prefers(&self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         self.devtools("Emulation.setEmulatedMedia", json!({ "features": features })).await;
     }
 
-    /// Opens an address of the dashboard, as from a bookmark.
+    /// Opens a URL of the dashboard.
     pub(crate) async fn open(&self, path: &str) {
         self.post("/url", json!({ "url": format!("{}{path}", self.home) })).await;
     }
@@ -160,17 +160,17 @@ impl Browser {
         self.ask(Method::POST, "/execute/sync", json!({ "script": script, "args": args })).await
     }
 
-    /// What an expression is worth in the page.
+    /// Evaluates an expression in the page.
     pub(crate) async fn value(&self, expression: &str) -> Value {
         let found = self.run(&format!("return ({expression})"), json!([])).await;
         found.unwrap_or_else(|refused| panic!("{expression}: {refused:?}"))
     }
 
-    /// Waits until an expression is true in the page, and answers its value.
+    /// Waits until an expression is truthy in the page. Returns its value.
     pub(crate) async fn until(&self, expression: &str) -> Value {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
-            // What is not there yet cannot be asked for its parts.
+            // An error may mean that an element does not exist yet.
             let last = self.run(&format!("return ({expression})"), json!([])).await;
             match &last {
                 Ok(Value::Null | Value::Bool(false)) | Err(_) => {}
@@ -178,13 +178,13 @@ impl Browser {
                 Ok(found) => return found.clone(),
             }
             if Instant::now() > end {
-                self.fail(&format!("it never was so: {expression} ({last:?})")).await;
+                self.fail(&format!("timed out: {expression} ({last:?})")).await;
             }
             tokio::time::sleep(Duration::from_millis(15)).await;
         }
     }
 
-    /// Ends the test with what the page looked like.
+    /// Fails the test with a screenshot and the text of the page.
     async fn fail(&self, why: &str) -> ! {
         let thread = std::thread::current();
         let test = thread.name().unwrap_or("test").replace("::", "-");
@@ -203,18 +203,18 @@ impl Browser {
         self.until(&format!("$({}) === null", quoted(css))).await;
     }
 
-    /// Waits until there are so many.
+    /// Waits until there are that many elements.
     pub(crate) async fn count(&self, css: &str, many: usize) {
         self.until(&format!("$$({}).length === {many}", quoted(css))).await;
     }
 
-    /// The text of an element that is or will be there.
+    /// Waits for an element. Returns its text.
     pub(crate) async fn text(&self, css: &str) -> String {
         self.see(css).await;
         self.value(&format!("$({}).innerText", quoted(css))).await.as_str().unwrap().to_owned()
     }
 
-    /// Waits until an element has this in its text.
+    /// Waits until the text of an element contains this.
     pub(crate) async fn reads(&self, css: &str, part: &str) {
         self.until(&format!("$({})?.innerText.includes({})", quoted(css), json!(part))).await;
     }
@@ -228,9 +228,9 @@ impl Browser {
         self.ask(Method::POST, &format!("/element/{id}/{command}"), body.clone()).await
     }
 
-    /// Does something to an element once it is there, is drawn, and nothing lies over it.
+    /// Applies a command to an element once it is interactable.
     async fn on(&self, css: &str, command: &str, body: Value) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while let Err(refused) = self.try_on(css, command, &body).await {
             let not_yet = ["no such element", "stale element", "element click intercepted", "element not interactable"];
             if Instant::now() > end || !not_yet.iter().any(|error| refused.error.starts_with(error)) {
@@ -244,7 +244,7 @@ impl Browser {
         self.on(css, "click", json!({})).await;
     }
 
-    /// Puts a text into a field, in place of what it has.
+    /// Replaces the text of a field.
     pub(crate) async fn fill(&self, css: &str, text: &str) {
         self.on(css, "clear", json!({})).await;
         if !text.is_empty() {
@@ -252,7 +252,7 @@ impl Browser {
         }
     }
 
-    /// Presses keys one after the other, wherever the focus is.
+    /// Presses keys one after the other.
     pub(crate) async fn press(&self, keys: &str) {
         let strokes =
             keys.chars().flat_map(|key| ["keyDown", "keyUp"].map(|kind| json!({ "type": kind, "value": key })));
@@ -260,7 +260,7 @@ impl Browser {
         self.post("/actions", json!({ "actions": [{ "type": "key", "id": "keyboard", "actions": strokes }] })).await;
     }
 
-    /// What a question before something is lost says, once it has counted.
+    /// Returns the text of a confirmation dialog, once it has counted.
     pub(crate) async fn question(&self) -> String {
         self.until("$('@confirm-text') && $('@confirm-text').innerText !== 'Counting…' && $('@confirm-button')").await;
         self.value("$('@confirm-text').innerText + ' [' + $('@confirm-button').innerText + ']'")
@@ -270,7 +270,7 @@ impl Browser {
             .to_owned()
     }
 
-    /// Says yes to a question that must have these words, and waits until it is done.
+    /// Confirms a dialog that must contain these words, and waits until it is closed.
     pub(crate) async fn confirm(&self, words: &[&str]) {
         let question = self.question().await;
         for part in words {
@@ -281,13 +281,13 @@ impl Browser {
         self.gone("dialog").await;
     }
 
-    /// The page as a picture.
+    /// Takes a screenshot.
     pub(crate) async fn picture(&self) -> Vec<u8> {
         let picture = self.ask(Method::GET, "/screenshot", Value::Null).await.unwrap();
         BASE64.decode(picture.as_str().unwrap().as_bytes()).unwrap()
     }
 
-    /// Keeps a picture of the page.
+    /// Saves a screenshot.
     pub(crate) async fn shot(&self, name: &str) {
         std::fs::write(shots().join(format!("{name}.png")), self.picture().await).unwrap();
     }

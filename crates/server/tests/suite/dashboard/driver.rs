@@ -1,4 +1,4 @@
-//! A chromedriver of its own for each browser, spoken to by plain HTTP, and ended whatever becomes of the test.
+//! A chromedriver for each browser, driven over HTTP, and killed when the test ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -14,19 +14,19 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 
-use crate::place::PATIENCE;
+use crate::test_server::TIMEOUT;
 
 const INSTALL: &str =
     "the dashboard is tested in a browser; install it with: apt-get install -y chromium chromium-driver";
 
-/// Where a program is.
+/// Returns the path of a program.
 fn program(name: &str) -> PathBuf {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());
-    found.unwrap_or_else(|| panic!("there is no program '{name}': {INSTALL}"))
+    found.unwrap_or_else(|| panic!("program '{name}' not found:  {INSTALL}"))
 }
 
-/// What the driver said against a command.
+/// A refused command.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) error: String,
@@ -43,7 +43,7 @@ pub(crate) struct Driver {
     process: Child,
     /// Open for as long as the process may write to it.
     _output: BufReader<ChildStdout>,
-    /// What the browser writes down; removed with it.
+    /// TestStore of the browser; removed with it.
     _folder: tempfile::TempDir,
 }
 
@@ -62,19 +62,19 @@ impl Driver {
             .unwrap();
         let mut output = BufReader::new(process.stdout.take().unwrap());
         let listening = tokio::task::spawn_blocking(move || (port(&mut output), output));
-        let (port, output) = match tokio::time::timeout(PATIENCE, listening).await {
+        let (port, output) = match tokio::time::timeout(TIMEOUT, listening).await {
             Ok(Ok((Some(port), output))) => (port, output),
             _ => {
-                // Its end is also the end of what it says, and of whoever reads that.
+                // Killing it also ends the thread that reads its output.
                 kill(u64::from(process.id()));
-                panic!("chromedriver does not say where it listens: {INSTALL}");
+                panic!("chromedriver does not report its port:  {INSTALL}");
             }
         };
         let client = Client::builder(TokioExecutor::new()).build_http();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let profile = format!("--user-data-dir={}", folder.path().join("profile").display());
         let session = String::new();
-        // From here on the process ends with the value, also when there is no browser for it.
+        // From here on the process is killed on drop, even if no browser starts.
         let mut driver = Self { address, session, browser: None, client, process, _output: output, _folder: folder };
         let size = format!("--window-size={width},{height}");
         let args = [
@@ -101,7 +101,7 @@ impl Driver {
         driver
     }
 
-    /// A command to the browser.
+    /// Sends a command to the browser.
     pub(crate) async fn command(&self, method: Method, path: &str, body: &Value) -> Result<Value, Refused> {
         self.call(method, &format!("/session/{}{path}", self.session), body).await
     }
@@ -111,7 +111,7 @@ impl Driver {
         let request = Request::builder().method(method).uri(format!("http://{}{path}", self.address));
         let request = request.header("content-type", "application/json").body(Full::new(body)).unwrap();
         let asked = async { self.client.request(request).await.unwrap().into_body().collect().await.unwrap() };
-        let answer = tokio::time::timeout(PATIENCE, asked).await.expect("the driver answers").to_bytes();
+        let answer = tokio::time::timeout(TIMEOUT, asked).await.expect("the driver answers").to_bytes();
         let answer: Value = serde_json::from_slice(&answer).unwrap();
         let value = &answer["value"];
         match value["error"].as_str() {
@@ -125,7 +125,7 @@ impl Driver {
     }
 }
 
-/// The port that the driver says it listens on: `ChromeDriver was started successfully on port 34337.`
+/// Reads the port from the driver's output: `ChromeDriver was started successfully on port 34337.`
 fn port(output: &mut impl BufRead) -> Option<u16> {
     let mut lines = output.lines().map_while(Result::ok);
     let said = lines.find_map(|line| line.rsplit_once("successfully on port ").map(|(_, port)| port.to_owned()))?;
@@ -141,8 +141,8 @@ fn kill(id: u64) {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A driver that is killed leaves its browser behind, so the browser is asked to end first. A test that failed is
-        // not the place to wait on a runtime: this speaks over a socket of its own.
+        // A killed driver leaves its browser running, so the session is ended first. A blocking socket is used, as a
+        // failed test must not wait on its runtime.
         if !self.session.is_empty() {
             let ended = TcpStream::connect(self.address).and_then(|mut socket| {
                 socket.set_read_timeout(Some(Duration::from_secs(5)))?;

@@ -1,24 +1,24 @@
-//! The dashboard without a mouse.
+//! Keyboard navigation.
 
 use serde_json::json;
 
 use super::browser::{Browser, ENTER, ESCAPE, TAB};
-use super::scene;
+use super::fixtures;
 
 #[tokio::test]
 async fn pages_rows_and_dialogs_are_reached_with_keys() {
-    let place = scene::place().await;
+    let server = fixtures::server().await;
     for queue in ["a", "b", "c"] {
-        scene::send(&place, queue, json!({ "body": "x" })).await;
+        fixtures::send(&server, queue, json!({ "body": "x" })).await;
     }
-    scene::bury(&place, "c", &[("{}", "no tea"), ("{}", "no milk")]).await;
-    let browser = Browser::start(&place).await;
+    fixtures::dead_letter(&server, "c", &[("{}", "no tea"), ("{}", "no milk")]).await;
+    let browser = Browser::start(&server).await;
     let focused = async || browser.value("document.activeElement.dataset.test ?? document.activeElement.id").await;
     browser.open("/").await;
     browser.count("@queue-row", 3).await;
 
     browser.press(TAB).await;
-    assert_eq!(browser.value("document.activeElement.className").await, "skip", "the way past the navigation is first");
+    assert_eq!(browser.value("document.activeElement.className").await, "skip", "the skip link is first");
     browser.press(ENTER).await;
     browser.until("document.activeElement.id === 'main'").await;
 
@@ -38,7 +38,7 @@ async fn pages_rows_and_dialogs_are_reached_with_keys() {
     browser.count("@queue-row", 3).await;
     browser.press(ESCAPE).await;
     assert_ne!(focused().await, "filter");
-    // The queue with the trouble stands first.
+    // The queue with a problem is first.
     browser.press("j").await;
     assert_eq!(browser.value("document.activeElement.dataset.key").await, "c");
     browser.press("j").await;
@@ -65,7 +65,7 @@ async fn pages_rows_and_dialogs_are_reached_with_keys() {
         assert_eq!(browser.value("$('dialog').contains(document.activeElement)").await, true, "the focus stays inside");
     }
     browser.press("gt").await;
-    assert_eq!(browser.value("location.pathname").await, "/ui/queues/c/dead-letters", "a dialog has the keys");
+    assert_eq!(browser.value("location.pathname").await, "/ui/queues/c/dead-letters", "a dialog takes the keys");
     browser.press(ESCAPE).await;
     browser.gone("dialog").await;
     browser.press("gm").await;
@@ -73,5 +73,5 @@ async fn pages_rows_and_dialogs_are_reached_with_keys() {
     browser.back().await;
     browser.see("@page-dead-letters").await;
     browser.close(&[]).await;
-    place.stop().await;
+    server.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Every page: by its address, by the navigation, dark, light and small. Pictures of all of them are kept.
+//! Every page: by URL, by navigation, dark, light and small. Screenshots of all are kept.
 
 use std::time::Duration;
 
@@ -7,46 +7,52 @@ use postrider_server::ServerOptions;
 use serde_json::json;
 
 use super::browser::Browser;
-use super::scene;
-use crate::place::{Place, eventually};
+use super::fixtures;
+use crate::test_server::{TestServer, eventually};
 
-/// Something on every page. Answers a task that died.
-async fn furnish(place: &Place) -> String {
-    scene::send(place, "orders", json!({ "body": "handled" })).await;
-    let handled = scene::receive(place, "orders", 1, "picker-1").await;
-    place.post("/v1/messages/ack", json!({ "receipts": [handled[0]["receipt"]] })).await.of(200);
+/// Puts something on every page. Returns the id of a dead task.
+async fn fill(server: &TestServer) -> String {
+    fixtures::send(server, "orders", json!({ "body": "handled" })).await;
+    let handled = fixtures::receive(server, "orders", 1, "picker-1").await;
+    server.post("/v1/messages/ack", json!({ "receipts": [handled[0]["receipt"]] })).await.of(200);
     for order in 1..=12 {
         let body = json!({ "order": order, "item": "tea", "litres": order * 2 }).to_string();
         let new = json!({ "body": body, "content_type": "application/json", "headers": { "customer": "anna" },
                           "ordering_key": format!("anna-{}", order % 3) });
-        scene::send(place, "orders", new).await;
+        fixtures::send(server, "orders", new).await;
     }
-    scene::send(place, "orders", json!({ "body": "later", "delay": "2h" })).await;
-    scene::send(place, "orders", json!({ "body_base64": "/wD+yMnK" })).await;
-    let failed = scene::receive(place, "orders", 1, "picker-1").await;
+    fixtures::send(server, "orders", json!({ "body": "later", "delay": "2h" })).await;
+    fixtures::send(server, "orders", json!({ "body_base64": "/wD+yMnK" })).await;
+    let failed = fixtures::receive(server, "orders", 1, "picker-1").await;
     let nack =
         json!({ "receipts": [failed[0]["receipt"]], "after": "0s", "error": "connection to stock:5432 timed out" });
-    place.post("/v1/messages/nack", nack).await.of(200);
-    scene::receive(place, "orders", 2, "picker-1").await;
-    scene::bury(place, "orders", &[("{\"order\": 90, \"litres\": -1}", "litres is below zero"); 3]).await;
-    scene::bury(place, "orders", &[("{\"order\": 91}", "POST https://pay.example/charge: 503 after 30s"); 9]).await;
+    server.post("/v1/messages/nack", nack).await.of(200);
+    fixtures::receive(server, "orders", 2, "picker-1").await;
+    fixtures::dead_letter(server, "orders", &[("{\"order\": 90, \"litres\": -1}", "litres is below zero"); 3]).await;
+    fixtures::dead_letter(
+        server,
+        "orders",
+        &[("{\"order\": 91}", "POST https://pay.example/charge: 503 after 30s"); 9],
+    )
+    .await;
     for queue in ["mail.out", "mail.in", "thumbnails"] {
-        scene::send(place, queue, json!({ "body": "{\"n\": 1}" })).await;
+        fixtures::send(server, queue, json!({ "body": "{\"n\": 1}" })).await;
     }
-    place.post("/v1/queues/mail.in/pause", json!({})).await.of(200);
+    server.post("/v1/queues/mail.in/pause", json!({})).await.of(200);
 
-    let dead = scene::dead_task(place, "invoice.send", "{\"order\": 7, \"to\": \"anna\"}", "printer is on fire").await;
+    let dead =
+        fixtures::dead_task(server, "invoice.send", "{\"order\": 7, \"to\": \"anna\"}", "printer is on fire").await;
     for order in 8..12 {
         let payload = json!({ "order": order }).to_string();
-        scene::task(place, json!({ "type": "report", "payload": payload, "tags": ["monthly"] })).await;
+        fixtures::task(server, json!({ "type": "report", "payload": payload, "tags": ["monthly"] })).await;
     }
     let claim = json!({ "types": ["report"], "worker": "press-1", "lease": "10m", "max": 2 });
-    let claimed = place.post("/v1/tasks/claim", claim).await.of(200);
+    let claimed = server.post("/v1/tasks/claim", claim).await.of(200);
     let beat = json!({ "heartbeats": [{ "lease": claimed["tasks"][0]["lease"],
         "progress": { "fraction": 0.6, "text": "page 3 of 5" } }], "extend": "10m" });
-    place.post("/v1/tasks/heartbeat", beat).await.of(200);
+    server.post("/v1/tasks/heartbeat", beat).await.of(200);
     let finish = json!({ "lease": claimed["tasks"][1]["lease"], "outcome": "succeeded", "result": "{\"pages\": 4}" });
-    place.post("/v1/tasks/finish", json!({ "finish": [finish] })).await.of(200);
+    server.post("/v1/tasks/finish", json!({ "finish": [finish] })).await.of(200);
     for (name, put) in [
         (
             "reminders",
@@ -54,13 +60,13 @@ async fn furnish(place: &Place) -> String {
         ),
         ("heartbeat", json!({ "type": "beat", "payload": "{}", "every": "5m" })),
     ] {
-        place.send(place.request(Method::PUT, &format!("/v1/schedules/{name}"), Some(&put))).await.of(200);
+        server.send(server.request(Method::PUT, &format!("/v1/schedules/{name}"), Some(&put))).await.of(200);
     }
-    place.post("/v1/schedules/heartbeat/pause", json!({})).await.of(200);
+    server.post("/v1/schedules/heartbeat/pause", json!({})).await.of(200);
     dead
 }
 
-/// A name for its picture, its address, and what is there when it is whole.
+/// Name of the screenshot, URL, and the selector of a complete page.
 fn pages(task: &str) -> Vec<(&'static str, String, &'static str)> {
     vec![
         ("overview", "/".to_owned(), "@page-overview @problem-queue"),
@@ -78,23 +84,23 @@ fn pages(task: &str) -> Vec<(&'static str, String, &'static str)> {
     ]
 }
 
-async fn furnished() -> (Place, String) {
+async fn filled_server() -> (TestServer, String) {
     let options = ServerOptions { sample_interval: Duration::from_secs(1), ..ServerOptions::default() };
-    let place = Place::with(options).await;
-    let dead = furnish(&place).await;
-    // A chart is a line from the second look on.
+    let server = TestServer::with(options).await;
+    let dead = fill(&server).await;
+    // A chart needs two samples.
     eventually(async || {
-        let history = place.get("/v1/history?queue=orders").await.of(200);
+        let history = server.get("/v1/history?queue=orders").await.of(200);
         (history["since_seconds"].as_f64()? > 3.0).then_some(())
     })
     .await;
-    (place, dead)
+    (server, dead)
 }
 
 #[tokio::test]
-async fn every_page_opens_by_its_address_and_by_the_navigation() {
-    let (place, task) = furnished().await;
-    let browser = Browser::start(&place).await;
+async fn every_page_opens_by_url_and_by_navigation() {
+    let (server, task) = filled_server().await;
+    let browser = Browser::start(&server).await;
     for (name, address, whole) in pages(&task) {
         browser.open(&address).await;
         browser.see(whole).await;
@@ -137,34 +143,34 @@ async fn every_page_opens_by_its_address_and_by_the_navigation() {
 
     browser.open("/ui/nothing").await;
     browser.see("@page-not-found").await;
-    // Nobody has to log in to an open server.
+    // An open server needs no login.
     browser.open("/ui/login").await;
     browser.see("@page-overview").await;
     browser.open("/reference").await;
     browser.until("document.body.innerText.includes('/v1/history') && $('main').offsetWidth <= 860").await;
     browser.shot("reference").await;
     browser.close(&[]).await;
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn it_is_dark_light_and_small() {
-    let (place, task) = furnished().await;
-    let browser = Browser::start(&place).await;
+async fn pages_are_dark_light_and_small() {
+    let (server, task) = filled_server().await;
+    let browser = Browser::start(&server).await;
     let background = async || browser.value("getComputedStyle(document.body).backgroundColor").await;
     browser.open("/").await;
     browser.prefers("light").await;
     let light = background().await;
     browser.prefers("dark").await;
     let dark = background().await;
-    assert_ne!(light, dark, "it is as the system prefers");
+    assert_ne!(light, dark, "it follows the system");
     browser.click("@theme-button").await;
-    assert_eq!(background().await, light, "unless somebody chose");
+    assert_eq!(background().await, light, "unless a theme is chosen");
     browser.prefers("light").await;
     browser.click("@theme-button").await;
     assert_eq!(background().await, dark);
     browser.open("/").await;
-    assert_eq!(background().await, dark, "what was chosen is kept");
+    assert_eq!(background().await, dark, "the choice is kept");
     let all = pages(&task);
     for (name, address, whole) in all.iter().filter(|(name, ..)| ["overview", "dead-letters", "task"].contains(name)) {
         browser.open(address).await;
@@ -172,7 +178,7 @@ async fn it_is_dark_light_and_small() {
         browser.shot(&format!("{name}-dark")).await;
     }
     browser.click("@theme-button").await;
-    assert_eq!(background().await, light, "as the system again");
+    assert_eq!(background().await, light, "it follows the system again");
 
     browser.size(390, 844).await;
     for (name, address, whole) in &all {
@@ -198,5 +204,5 @@ async fn it_is_dark_light_and_small() {
     assert!(right.as_f64().unwrap() <= 390.0, "the dialog ends at {right}");
     browser.shot("dialog-edit-390").await;
     browser.close(&[]).await;
-    place.stop().await;
+    server.stop().await;
 }

@@ -1,14 +1,14 @@
-//! Queues and messages by hand.
+//! Actions on queues and messages.
 
 use serde_json::json;
 
 use super::browser::{Browser, ESCAPE};
-use super::scene;
+use super::fixtures;
 
 #[tokio::test]
-async fn a_queue_is_made_and_messages_are_sent() {
-    let place = scene::place().await;
-    let browser = Browser::start(&place).await;
+async fn a_queue_is_created_and_messages_are_sent() {
+    let server = fixtures::server().await;
+    let browser = Browser::start(&server).await;
     browser.open("/").await;
     browser.see("@empty-queues").await;
     browser.click("@new-queue").await;
@@ -18,7 +18,7 @@ async fn a_queue_is_made_and_messages_are_sent() {
     browser.fill("@queue-name-input", "scratch").await;
     browser.click("@new-queue-save").await;
     browser.until("location.pathname === '/ui/queues/scratch'").await;
-    assert_eq!(place.get("/v1/queue-names").await.of(200), json!({ "queues": ["scratch"] }));
+    assert_eq!(server.get("/v1/queue-names").await.of(200), json!({ "queues": ["scratch"] }));
 
     browser.click("@send").await;
     browser.fill("@send-body", "{\"item\": \"tea\"}").await;
@@ -28,7 +28,7 @@ async fn a_queue_is_made_and_messages_are_sent() {
     browser.shot("dialog-send").await;
     browser.click("@send-button").await;
     browser.gone("dialog").await;
-    let sent = &place.get("/v1/queues/scratch/messages").await.of(200)["messages"][0];
+    let sent = &server.get("/v1/queues/scratch/messages").await.of(200)["messages"][0];
     assert_eq!((&sent["body"], &sent["content_type"]), (&json!("{\"item\": \"tea\"}"), &json!("application/json")));
     assert_eq!((&sent["headers"], &sent["ordering_key"]), (&json!({ "x": "1", "y": "a:b" }), &json!("k1")));
     assert_eq!(sent["priority"], 4);
@@ -38,15 +38,15 @@ async fn a_queue_is_made_and_messages_are_sent() {
     browser.fill("@send-delay", "nonsense").await;
     browser.click("@send-button").await;
     browser.see("dialog @problem").await;
-    assert_eq!(scene::stats(&place, "scratch").await["delayed"], 0);
+    assert_eq!(fixtures::stats(&server, "scratch").await["delayed"], 0);
     browser.fill("@send-delay", "1h").await;
     browser.click("@send-button").await;
     browser.gone("dialog").await;
     browser.until("$('@stat-delayed .tile-value').innerText === '1'").await;
-    let stats = scene::stats(&place, "scratch").await;
+    let stats = fixtures::stats(&server, "scratch").await;
     assert_eq!((&stats["ready"], &stats["delayed"]), (&json!(1), &json!(1)));
 
-    // Bytes that are no text go as base64.
+    // Bytes that are not text are sent as base64.
     browser.click("@send").await;
     browser.fill("@send-body", "/wD+").await;
     browser.click("@send-base64").await;
@@ -57,32 +57,32 @@ async fn a_queue_is_made_and_messages_are_sent() {
     browser.click("@message-row:nth-child(3)").await;
     browser.reads("@payload-text", "00000000  ff 00 fe").await;
     browser.close(&[("/v1/queues/bad%20name", 400), ("/v1/queues/scratch/messages", 400)]).await;
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
 async fn a_queue_is_paused_resumed_purged_and_deleted() {
-    let place = scene::place().await;
+    let server = fixtures::server().await;
     for body in ["a", "b", "c"] {
-        scene::send(&place, "orders", json!({ "body": body })).await;
+        fixtures::send(&server, "orders", json!({ "body": body })).await;
     }
-    scene::bury(&place, "orders", &[("{}", "no tea")]).await;
-    let dead = scene::stats(&place, "orders").await["dead"].as_u64().unwrap();
-    let ready = scene::stats(&place, "orders").await["ready"].as_u64().unwrap();
+    fixtures::dead_letter(&server, "orders", &[("{}", "no tea")]).await;
+    let dead = fixtures::stats(&server, "orders").await["dead"].as_u64().unwrap();
+    let ready = fixtures::stats(&server, "orders").await["ready"].as_u64().unwrap();
     assert_eq!((ready, dead), (3, 1));
-    let browser = Browser::start(&place).await;
+    let browser = Browser::start(&server).await;
     browser.open("/ui/queues/orders").await;
 
     browser.click("@pause").await;
     browser.confirm(&["3 ready", "[Pause]"]).await;
     browser.see("@resume").await;
     browser.see("@pill-paused").await;
-    assert_eq!(scene::stats(&place, "orders").await["paused"], true);
-    assert!(scene::receive(&place, "orders", 10, "w").await.is_empty(), "a paused queue gives nothing");
+    assert_eq!(fixtures::stats(&server, "orders").await["paused"], true);
+    assert!(fixtures::receive(&server, "orders", 10, "w").await.is_empty(), "a paused queue delivers nothing");
     browser.click("@resume").await;
     browser.see("@pause").await;
-    assert_eq!(scene::stats(&place, "orders").await["paused"], false);
-    assert_eq!(scene::receive(&place, "orders", 1, "w").await.len(), 1);
+    assert_eq!(fixtures::stats(&server, "orders").await["paused"], false);
+    assert_eq!(fixtures::receive(&server, "orders", 1, "w").await.len(), 1);
 
     browser.click("@purge").await;
     let question = browser.question().await;
@@ -91,10 +91,10 @@ async fn a_queue_is_paused_resumed_purged_and_deleted() {
     browser.press(ESCAPE).await;
     browser.gone("dialog").await;
     assert_eq!(browser.value("document.activeElement.dataset.test").await, "purge", "the focus returns");
-    assert_eq!(scene::stats(&place, "orders").await["ready"], 2, "who escapes changes nothing");
+    assert_eq!(fixtures::stats(&server, "orders").await["ready"], 2, "Escape changes nothing");
     browser.click("@purge").await;
     browser.confirm(&["in flight (1) or dead (1) stays"]).await;
-    let left = scene::stats(&place, "orders").await;
+    let left = fixtures::stats(&server, "orders").await;
     assert_eq!((&left["ready"], &left["in_flight"], &left["dead"]), (&json!(0), &json!(1), &json!(1)));
     browser.click("@purge").await;
     assert!(browser.question().await.contains("nothing to remove"));
@@ -111,31 +111,31 @@ async fn a_queue_is_paused_resumed_purged_and_deleted() {
     browser.confirm(&["1 in flight", "1 dead letters"]).await;
     browser.until("location.pathname === '/'").await;
     browser.see("@empty-queues").await;
-    assert_eq!(place.get("/v1/queue-names").await.of(200), json!({ "queues": [] }));
+    assert_eq!(server.get("/v1/queue-names").await.of(200), json!({ "queues": [] }));
 
-    let log = scene::audit(&place).await;
-    let told: Vec<_> = log.iter().map(|(action, target, _)| (action.as_str(), target.as_str())).collect();
+    let log = fixtures::audit(&server).await;
+    let actions: Vec<_> = log.iter().map(|(action, target, _)| (action.as_str(), target.as_str())).collect();
     let wanted = ["delete_queue", "purge_queue", "resume_queue", "pause_queue"].map(|action| (action, "orders"));
-    assert_eq!(told, wanted);
+    assert_eq!(actions, wanted);
     assert_eq!(log[1].2, json!({ "purged": 2 }));
     browser.click("@nav-audit").await;
     browser.count("@audit-row", 4).await;
     browser.reads("@audit-row", "delete_queue").await;
     browser.close(&[]).await;
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn a_queue_tells_how_long_messages_waited_and_took() {
-    let place = scene::place().await;
+async fn a_queue_shows_waiting_and_handling_percentiles() {
+    let server = fixtures::server().await;
     for body in ["tea", "milk"] {
-        scene::send(&place, "orders", json!({ "body": body })).await;
+        fixtures::send(&server, "orders", json!({ "body": body })).await;
     }
-    let got = scene::receive(&place, "orders", 2, "press-1").await;
-    place.post("/v1/messages/ack", json!({ "receipts": [got[0]["receipt"]] })).await.of(200);
-    let browser = Browser::start(&place).await;
+    let got = fixtures::receive(&server, "orders", 2, "press-1").await;
+    server.post("/v1/messages/ack", json!({ "receipts": [got[0]["receipt"]] })).await.of(200);
+    let browser = Browser::start(&server).await;
     browser.open("/ui/queues/orders").await;
-    for (line, label, count) in [("queue-waited", "Waited, last hour", 2), ("queue-took", "Handled in, last hour", 1)] {
+    for (line, label, count) in [("queue-waited", "Waited, last hour", 2), ("queue-took", "Handling, last hour", 1)] {
         browser.reads(&format!("@{line}"), label).await;
         for part in ["p50 ", "p95 ", "p99 "] {
             browser.reads(&format!("@{line}"), part).await;
@@ -143,5 +143,5 @@ async fn a_queue_tells_how_long_messages_waited_and_took() {
         assert_eq!(browser.value(&format!("$('@{line}').title")).await, format!("Of {count}"));
     }
     browser.close(&[]).await;
-    place.stop().await;
+    server.stop().await;
 }

@@ -1,15 +1,15 @@
-//! Dead letters by the thousand and queues by the hundred: pages stay small and quick, and a search is over all of them.
+//! Thousands of dead letters and hundreds of queues: pages stay small and fast, and a search covers all of them.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::browser::Browser;
-use super::scene;
-use crate::many_dead::{KINDS, bury_many, ensure_many};
-use crate::place::Place;
+use super::fixtures;
+use crate::many_dead_letters::{KINDS, dead_letter_many, ensure_many};
+use crate::test_server::TestServer;
 
-/// Generous for a busy machine and a program that is not optimized.
+/// Time bound, generous for a busy machine and an unoptimized program.
 const BOUND: Duration = Duration::from_secs(60);
 
 const LETTERS: usize = 20_000;
@@ -28,7 +28,7 @@ async fn check(browser: &Browser, name: &str) {
     browser.shot(name).await;
 }
 
-/// Whether boxes of the page lie over each other.
+/// Whether elements overlap.
 async fn overlapping(browser: &Browser, css: &str) -> bool {
     let script = format!(
         "(() => {{ const boxes = $$('{css}').map((one) => one.getBoundingClientRect()).filter((box) => box.width > 0); \
@@ -39,11 +39,11 @@ async fn overlapping(browser: &Browser, css: &str) -> bool {
 }
 
 #[tokio::test]
-async fn twenty_thousand_letters_and_two_hundred_queues_stay_in_sight() {
-    let place = Place::new().await;
-    ensure_many(&place, QUEUES).await;
-    bury_many(&place, "orders", LETTERS).await;
-    let browser = Browser::start(&place).await;
+async fn twenty_thousand_dead_letters_and_two_hundred_queues_are_shown() {
+    let server = TestServer::new().await;
+    ensure_many(&server, QUEUES).await;
+    dead_letter_many(&server, "orders", LETTERS).await;
+    let browser = Browser::start(&server).await;
 
     let began = Instant::now();
     browser.open("/ui/queues/orders/dead-letters").await;
@@ -57,7 +57,7 @@ async fn twenty_thousand_letters_and_two_hundred_queues_stay_in_sight() {
     assert!(!overlapping(&browser, "article.group > *").await);
     check(&browser, "triage").await;
 
-    // The newest is on no page that was loaded, and is found.
+    // The newest is on no loaded page, and is found.
     let began = Instant::now();
     browser.fill("@filter-error-contains", "litres is -19998.5").await;
     browser.count("@dead-letter-row", 1).await;
@@ -78,7 +78,7 @@ async fn twenty_thousand_letters_and_two_hundred_queues_stay_in_sight() {
     check(&browser, "triage-group").await;
     assert!(!one.is_empty() && kind.as_str().unwrap().contains('#'));
 
-    // Everything that matches, and first how much that is.
+    // Everything that matches, with a preview.
     let began = Instant::now();
     browser.click("@group-redrive").await;
     browser.until("Number($('@bulk-count')?.innerText.replace(',', '')) > 6000").await;
@@ -89,7 +89,7 @@ async fn twenty_thousand_letters_and_two_hundred_queues_stay_in_sight() {
     assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
     browser.click("dialog @dialog-cancel").await;
     browser.gone("dialog").await;
-    assert_eq!(scene::stats(&place, "orders").await["dead"], LETTERS);
+    assert_eq!(fixtures::stats(&server, "orders").await["dead"], LETTERS);
 
     let began = Instant::now();
     browser.open("/").await;
@@ -122,18 +122,18 @@ async fn twenty_thousand_letters_and_two_hundred_queues_stay_in_sight() {
         }
     }
     browser.close(&[]).await;
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn many_kinds_are_folded_and_a_draining_queue_does_not_grow() {
-    let place = scene::place().await;
-    // A kind is its words, so each error has a word of its own.
+async fn many_kinds_are_joined_and_a_draining_queue_is_not_growing() {
+    let server = fixtures::server().await;
+    // A kind is defined by its words, so each error has a different word.
     let word = |number: usize| ["tea", "milk", "rum", "rye", "soy", "gin"][number % 6].repeat(1 + number / 6);
     let errors: Vec<String> = (0..26).map(|number| format!("no {}", word(number))).collect();
     let letters: Vec<_> = errors.iter().map(|error| ("{}", error.as_str())).collect();
-    scene::bury(&place, "orders", &letters).await;
-    let browser = Browser::start(&place).await;
+    fixtures::dead_letter(&server, "orders", &letters).await;
+    let browser = Browser::start(&server).await;
     browser.open("/ui/queues/orders/dead-letters").await;
     browser.count("@group", 20).await;
     browser.reads("@more-kinds", "6 more kinds of errors, 6 dead letters together").await;
@@ -146,20 +146,20 @@ async fn many_kinds_are_folded_and_a_draining_queue_does_not_grow() {
              troubles({stats}, {{ ready: {ready} }}, 30).map((one) => one.kind).join())"
         )
     };
-    for (ready, now, told) in [
+    for (ready, now, expected) in [
         ("[10, 200, 900, 1800, 1500, 1200, 900, 600]", 400, ""),
         ("[10, 200, 900, 1800]", 2400, "growing"),
         ("[10, 10, 10, 200]", 900, "growing"),
         ("[900, 900, 900, 900]", 900, ""),
     ] {
-        assert_eq!(browser.value(&kinds(ready, now)).await, told, "{ready} and now {now}");
+        assert_eq!(browser.value(&kinds(ready, now)).await, expected, "{ready} and now {now}");
     }
 
-    // One queue and the tasks need attention, and that is what the heading counts.
-    scene::dead_task(&place, "invoice.send", "{}", "no ink").await;
+    // The heading counts one queue and the tasks.
+    fixtures::dead_task(&server, "invoice.send", "{}", "no ink").await;
     browser.open("/").await;
     browser.see("@problem-tasks").await;
     assert_eq!(browser.text("@attention-count").await, "1 queue and tasks");
     browser.close(&[]).await;
-    place.stop().await;
+    server.stop().await;
 }

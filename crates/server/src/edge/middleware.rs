@@ -1,4 +1,4 @@
-//! What is around every request: its id, its trace, its count, and the headers that every answer has.
+//! The outermost middleware: request id, trace, metrics, access log, and the headers of every answer.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::traces::RequestTrace;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What a page of the dashboard may do: use what this server serves, and nothing else.
+/// Content security policy of the dashboard: resources of this server only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       font-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
@@ -26,7 +26,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 pub(crate) struct RequestId(pub(crate) Arc<str>);
 
 impl RequestId {
-    /// The caller's, if it is a word that does no harm in a log; else a new one.
+    /// Returns the client's id if it is safe to log; else a new one.
     fn of(headers: &HeaderMap) -> Self {
         let given = headers.get(&REQUEST_ID).and_then(|id| id.to_str().ok());
         let is_fine = |id: &&str| {
@@ -40,12 +40,12 @@ impl RequestId {
     }
 }
 
-/// Who sent a request, once it is known: the name of their token.
+/// Name of the caller's token, set once the caller is identified.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Who(pub(crate) Arc<OnceLock<Arc<str>>>);
+pub(crate) struct CallerName(pub(crate) Arc<OnceLock<Arc<str>>>);
 
-/// A method's name in metrics. A client may make up others.
-fn verb(method: &Method) -> &'static str {
+/// A method's label in metrics. Unknown methods share one, as clients can invent them.
+fn method_label(method: &Method) -> &'static str {
     match *method {
         Method::GET => "get",
         Method::POST => "post",
@@ -57,7 +57,7 @@ fn verb(method: &Method) -> &'static str {
 }
 
 /// The outermost layer.
-pub(crate) async fn frame(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = RequestId::of(request.headers());
     let method = request.method().clone();
@@ -65,7 +65,7 @@ pub(crate) async fn frame(State(app): State<Arc<App>>, mut request: Request, nex
     let route = path.as_ref().map_or("none", MatchedPath::as_str);
     let trace = RequestTrace::begin(request.headers());
     let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
-    let who = Who::default();
+    let who = CallerName::default();
     request.extensions_mut().insert(who.clone());
     request.extensions_mut().insert(id.clone());
     request.extensions_mut().insert(trace.clone());
@@ -74,12 +74,12 @@ pub(crate) async fn frame(State(app): State<Arc<App>>, mut request: Request, nex
         response = error.response(&id.0);
     }
     let status = response.status();
-    let verb = verb(&method);
-    app.meter.request(route, verb, status.as_u16(), began.elapsed());
+    let label = method_label(&method);
+    app.metrics.request(route, label, status.as_u16(), began.elapsed());
     if let Some(traces) = &app.traces {
         traces.request(&trace, method.as_str(), route, status.as_u16(), began.elapsed());
     }
-    // Of a stream, whose length nobody knows, none.
+    // A stream has no known length.
     let bytes = response.body().size_hint().exact().unwrap_or_default();
     let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     let who = who.0.get().unwrap_or(&peer.address);
@@ -93,13 +93,12 @@ pub(crate) async fn frame(State(app): State<Arc<App>>, mut request: Request, nex
         headers.insert(REQUEST_ID.clone(), id);
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // What a page may do; JSON does nothing.
     if headers.get(header::CONTENT_TYPE).is_some_and(|name| name.as_bytes().starts_with(b"text/html")) {
         headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
         headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
         headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     }
-    // Messages are nobody else's to keep.
+    // Messages must not stay in caches.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }
@@ -117,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps the lines of the access log.
+    /// Collects the lines of the access log.
     struct Kept(Arc<Mutex<Vec<String>>>);
 
     struct Line(String);
@@ -151,8 +150,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_request_has_a_line_that_says_what_who_and_how_it_ended() {
-        let (app, _folder) = crate::app::example().await;
+    async fn every_request_is_logged_with_caller_route_and_status() {
+        let (app, _folder) = crate::app::test_app().await;
         let lines = Arc::new(Mutex::new(Vec::new()));
         let _kept = tracing::subscriber::set_default(Kept(lines.clone()));
         let router = crate::routes::router(&app);
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_could_forge_a_log_is_not_taken() {
+    fn a_request_id_that_could_forge_a_log_line_is_replaced() {
         let id = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(REQUEST_ID.clone(), HeaderValue::from_static(value));

@@ -1,4 +1,4 @@
-//! A server of its own for each test, and a client that speaks plain HTTP.
+//! A server for each test, and an HTTP client.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use postrider_server::{NewToken, Role, ServeError, Server, ServerOptions, Tokens
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-/// Long enough for anything that ends at all.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Time-out of everything that a test waits for.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where a server keeps things: a file or a schema of its own.
+/// The store of a test server: its own file or schema.
 #[derive(Debug, Clone)]
-pub(crate) struct Files {
+pub(crate) struct TestStore {
     url: String,
     schema: Option<String>,
     folder: Option<Arc<tempfile::TempDir>>,
 }
 
-impl Files {
+impl TestStore {
     pub(crate) fn sqlite() -> Self {
         Self::sqlite_in(tempfile::tempdir().unwrap())
     }
@@ -38,7 +38,7 @@ impl Files {
         Self { url, schema: None, folder: Some(Arc::new(folder)) }
     }
 
-    /// A schema of the test server. It stays until the server is taken down.
+    /// A schema of the PostgreSQL server for tests. It is not removed.
     pub(crate) fn postgres() -> Self {
         let url = std::env::var("POSTRIDER_POSTGRES_URL").unwrap_or_else(|_| {
             panic!("no PostgreSQL: run `scripts/services up postgres` and `eval \"$(scripts/services env)\"` first")
@@ -47,18 +47,18 @@ impl Files {
         Self { url, schema: Some(schema), folder: None }
     }
 
-    /// Lets the store refuse rows of a table whose payload is this.
-    pub(crate) async fn refuse(&self, table: &str, payload: &str) -> Refusing {
+    /// Makes the store reject rows of a table with this payload.
+    pub(crate) async fn refuse(&self, table: &str, payload: &str) -> RejectingStore {
         let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.unwrap();
         tokio::spawn(connection);
         let table = format!("{}.{table}", self.schema.as_deref().unwrap());
         let check = format!("alter table {table} add constraint refusing check (payload <> '{payload}'::bytea)");
         client.batch_execute(&check).await.unwrap();
-        Refusing { client, table }
+        RejectingStore { client, table }
     }
 
-    /// Holds up whoever is in the middle of changing a row of a table, like `update of task`, until it is let go.
-    pub(crate) async fn hold(&self, change: &str) -> Held {
+    /// Blocks every change of a kind, like `update of task`, until it is unblocked.
+    pub(crate) async fn block(&self, change: &str) -> BlockedChange {
         let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.unwrap();
         tokio::spawn(connection);
         let (schema, key) = (self.schema.as_deref().unwrap(), rand::random_range(1..i32::MAX));
@@ -71,31 +71,31 @@ impl Files {
                execute function {schema}.hold_{key}()"
         );
         client.batch_execute(&sql).await.unwrap();
-        Held { client, key }
+        BlockedChange { client, key }
     }
 }
 
-/// A store that refuses some rows.
-pub(crate) struct Refusing {
+/// A store that rejects some rows.
+pub(crate) struct RejectingStore {
     client: tokio_postgres::Client,
     table: String,
 }
 
-impl Refusing {
+impl RejectingStore {
     pub(crate) async fn end(self) {
         self.client.batch_execute(&format!("alter table {} drop constraint refusing", self.table)).await.unwrap();
     }
 }
 
-/// A change that nobody else gets through with.
-pub(crate) struct Held {
+/// A blocked kind of change.
+pub(crate) struct BlockedChange {
     client: tokio_postgres::Client,
     key: i32,
 }
 
-impl Held {
-    /// Waits until somebody is in the middle of it.
-    pub(crate) async fn is_waited_for(&self) {
+impl BlockedChange {
+    /// Waits until a change is blocked.
+    pub(crate) async fn wait_until_blocked(&self) {
         let query =
             "select count(*) from pg_locks where locktype = 'advisory' and not granted and objid = $1::int4::oid";
         eventually(async || {
@@ -105,24 +105,24 @@ impl Held {
         .await;
     }
 
-    pub(crate) async fn let_go(self) {
+    pub(crate) async fn unblock(self) {
         self.client.batch_execute(&format!("select pg_advisory_unlock({})", self.key)).await.unwrap();
     }
 }
 
-/// A running server on a store of its own.
-pub(crate) struct Place {
+/// A running server on its own store.
+pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     pub(crate) context: SystemContext,
     pub(crate) state: StateStorage,
-    /// Removed with the place.
+    /// Removed with the server.
     _folder: Option<Arc<tempfile::TempDir>>,
     shutdown: Shutdown,
     running: JoinHandle<Result<(), ServeError>>,
     client: Client<HttpConnector, Full<Bytes>>,
 }
 
-/// An answer, read to its end.
+/// A complete answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -135,14 +135,14 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The JSON of an answer that must have this status.
+    /// Asserts the status. Returns the JSON of the body.
     #[track_caller]
     pub(crate) fn of(self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{}", String::from_utf8_lossy(&self.body));
         if self.body.is_empty() { Value::Null } else { self.json() }
     }
 
-    /// The code of a problem.
+    /// Returns the code of a problem.
     #[track_caller]
     pub(crate) fn code(self) -> String {
         assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
@@ -150,36 +150,36 @@ impl Answer {
     }
 }
 
-impl Place {
+impl TestServer {
     pub(crate) async fn new() -> Self {
         Self::with(ServerOptions::default()).await
     }
 
     pub(crate) async fn with(options: ServerOptions) -> Self {
-        Self::on(&Files::sqlite(), options).await
+        Self::on(&TestStore::sqlite(), options).await
     }
 
-    /// A server on a port of its own.
-    pub(crate) async fn on(files: &Files, options: ServerOptions) -> Self {
+    /// A server on a free port.
+    pub(crate) async fn on(files: &TestStore, options: ServerOptions) -> Self {
         Self::listening(files, ServerOptions { listen: SocketAddr::from(([127, 0, 0, 1], 0)), ..options }).await
     }
 
-    /// A server where the options say.
-    pub(crate) async fn listening(files: &Files, options: ServerOptions) -> Self {
+    /// A server at the address of the options.
+    pub(crate) async fn listening(files: &TestStore, options: ServerOptions) -> Self {
         let mut sources = Sources::none().flag("--url", "common.messaging.url", &files.url);
         if let Some(schema) = &files.schema {
             sources = sources.flag("--schema", "common.messaging.postgres.schema", schema);
         }
         let context = SystemContext::from_config(Config::load(&sources).unwrap()).await.unwrap();
         let state = StateStorage::new(context.messaging_provider.inner()).unwrap();
-        let server = Server::bind(context.clone(), state.clone(), options).await.unwrap();
-        let (address, shutdown) = (server.address(), Shutdown::new());
-        let running = tokio::spawn(server.run(shutdown.clone()));
+        let bound = Server::bind(context.clone(), state.clone(), options).await.unwrap();
+        let (address, shutdown) = (bound.address(), Shutdown::new());
+        let running = tokio::spawn(bound.run(shutdown.clone()));
         let client = Client::builder(TokioExecutor::new()).build_http();
         Self { address, context, state, _folder: files.folder.clone(), shutdown, running, client }
     }
 
-    /// Makes a token, and before it the one of an admin, without whom there can be no others.
+    /// Creates a token, and before it one of an admin, which must be the first.
     pub(crate) async fn token(&self, roles: &[Role], queues: Option<&[&str]>) -> String {
         let queues = queues.map(|queues| queues.iter().map(|queue| queue.parse().unwrap()).collect());
         let new = NewToken { name: format!("{roles:?}"), roles: roles.to_vec(), queues, expires_in: None };
@@ -192,9 +192,9 @@ impl Place {
     }
 
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Answer {
-        let answer = tokio::time::timeout(PATIENCE, self.client.request(request)).await.expect("in time").unwrap();
+        let answer = tokio::time::timeout(TIMEOUT, self.client.request(request)).await.expect("in time").unwrap();
         let (parts, body) = answer.into_parts();
-        let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("in time").unwrap().to_bytes();
+        let body = tokio::time::timeout(TIMEOUT, body.collect()).await.expect("in time").unwrap().to_bytes();
         Answer { status: parts.status, headers: parts.headers, body }
     }
 
@@ -217,8 +217,8 @@ impl Place {
         self.send(self.request(Method::POST, path, Some(&body))).await
     }
 
-    /// Waits until nobody is connected but the client of this place.
-    pub(crate) async fn is_left_alone(&self) {
+    /// Waits until the client of this test has the only connection.
+    pub(crate) async fn wait_until_idle(&self) {
         eventually(async || {
             let text = String::from_utf8(self.get("/metrics").await.body.to_vec()).unwrap();
             text.contains("postrider_http_connections 1\n").then_some(())
@@ -226,26 +226,26 @@ impl Place {
         .await;
     }
 
-    /// Asks the server to end.
-    pub(crate) fn ask_to_stop(&self) {
+    /// Requests the stop of the server.
+    pub(crate) fn request_stop(&self) {
         self.shutdown.request();
     }
 
-    /// Ends the server, which must not take long.
+    /// Stops the server, within the time-out.
     pub(crate) async fn stop(self) {
         self.shutdown.request();
-        tokio::time::timeout(PATIENCE, self.running).await.expect("the server ends").unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, self.running).await.expect("the server ends").unwrap().unwrap();
     }
 }
 
-/// Asks again until it is so.
+/// Polls until there is a value.
 pub(crate) async fn eventually<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let until = tokio::time::Instant::now() + PATIENCE;
+    let until = tokio::time::Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = look().await {
             return found;
         }
-        assert!(tokio::time::Instant::now() < until, "it never was so");
+        assert!(tokio::time::Instant::now() < until, "timed out");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

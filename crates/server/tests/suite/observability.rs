@@ -1,4 +1,4 @@
-//! What is seen from outside: events, metrics, health, traces.
+//! Events, metrics, health and traces.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::place::{PATIENCE, Place, eventually};
+use crate::test_server::{TIMEOUT, TestServer, eventually};
 
-/// A stream of events as a client reads it.
+/// A client's stream of events.
 struct Events(BufReader<TcpStream>);
 
 impl Events {
-    async fn open(place: &Place, path: &str) -> Self {
-        let mut stream = TcpStream::connect(place.address).await.unwrap();
+    async fn open(server: &TestServer, path: &str) -> Self {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await.unwrap();
         let mut events = Self(BufReader::new(stream));
         while !events.line().await.expect("an answer").is_empty() {}
@@ -25,15 +25,15 @@ impl Events {
 
     async fn line(&mut self) -> Option<String> {
         let mut line = String::new();
-        let read = tokio::time::timeout(PATIENCE, self.0.read_line(&mut line)).await.expect("in time");
+        let read = tokio::time::timeout(TIMEOUT, self.0.read_line(&mut line)).await.expect("in time");
         (read.unwrap_or(0) > 0).then(|| line.trim_end().to_owned())
     }
 
-    /// The data of the next event of that name.
+    /// Returns the data of the next event of that name.
     async fn next(&mut self, wanted: &str) -> Value {
         let mut name = String::new();
         loop {
-            let line = self.line().await.expect("the stream goes on");
+            let line = self.line().await.expect("the stream continues");
             if let Some(event) = line.strip_prefix("event: ") {
                 name = event.to_owned();
             }
@@ -45,33 +45,35 @@ impl Events {
 }
 
 #[tokio::test]
-async fn changes_are_told_as_they_happen_and_streams_end_with_the_server() {
-    let place =
-        Place::with(ServerOptions { sample_interval: Duration::from_millis(50), ..ServerOptions::default() }).await;
-    let mut events = Events::open(&place, "/v1/events").await;
-    place.post("/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
-    let told = events.next("queues").await;
-    assert_eq!((&told["queues"][0]["queue"], &told["queues"][0]["ready"]), (&json!("orders"), &json!(1)));
-    place.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
+async fn changes_are_sent_as_they_happen_and_streams_end_with_the_server() {
+    let server =
+        TestServer::with(ServerOptions { sample_interval: Duration::from_millis(50), ..ServerOptions::default() })
+            .await;
+    let mut events = Events::open(&server, "/v1/events").await;
+    server.post("/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
+    let found = events.next("queues").await;
+    assert_eq!((&found["queues"][0]["queue"], &found["queues"][0]["ready"]), (&json!("orders"), &json!(1)));
+    server.post("/v1/tasks", json!({ "type": "mail", "payload": "" })).await.of(201);
     events.next("tasks").await;
-    place.send(place.request(Method::DELETE, "/v1/queues/orders", None)).await.of(204);
+    server.send(server.request(Method::DELETE, "/v1/queues/orders", None)).await.of(204);
     assert_eq!(events.next("gone").await["queues"], json!(["orders"]));
-    let mut hints = Events::open(&place, "/v1/queues/orders/wake-ups").await;
-    place.post("/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
+    let mut hints = Events::open(&server, "/v1/queues/orders/wake-ups").await;
+    server.post("/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
     hints.next("wake").await;
-    place.stop().await;
+    server.stop().await;
     while hints.line().await.is_some() {}
 }
 
 #[tokio::test]
-async fn queues_are_remembered_and_counted() {
-    let place =
-        Place::with(ServerOptions { sample_interval: Duration::from_millis(50), ..ServerOptions::default() }).await;
-    place.post("/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
-    let got = place.post("/v1/queues/orders/receive", json!({})).await.of(200);
-    place.post("/v1/messages/ack", json!({ "receipts": [got["messages"][0]["receipt"]] })).await.of(200);
+async fn queues_have_history_and_metrics() {
+    let server =
+        TestServer::with(ServerOptions { sample_interval: Duration::from_millis(50), ..ServerOptions::default() })
+            .await;
+    server.post("/v1/queues/orders/messages", json!({ "body": "a" })).await.of(201);
+    let got = server.post("/v1/queues/orders/receive", json!({})).await.of(200);
+    server.post("/v1/messages/ack", json!({ "receipts": [got["messages"][0]["receipt"]] })).await.of(200);
     let history = eventually(async || {
-        let history = place.get("/v1/history").await.of(200);
+        let history = server.get("/v1/history").await.of(200);
         let acked = history["queues"][0]["acked"].as_array().cloned().unwrap_or_default();
         acked.iter().any(|count| *count == json!(1)).then_some(history)
     })
@@ -83,12 +85,12 @@ async fn queues_are_remembered_and_counted() {
         ["ready", "sent", "acked", "dead"].iter().map(|name| queue[name].as_array().unwrap().len()).collect();
     assert!(lengths.iter().all(|length| *length == lengths[0]), "{history}");
 
-    let mut request = place.request(Method::GET, "/metrics", None);
+    let mut request = server.request(Method::GET, "/metrics", None);
     request.headers_mut().insert("accept", "application/openmetrics-text;version=1.0.0,*/*;q=0.1".parse().unwrap());
-    let open = place.send(request).await;
+    let open = server.send(request).await;
     assert!(open.headers["content-type"].to_str().unwrap().starts_with("application/openmetrics-text; version=1.0.0"));
     assert!(String::from_utf8_lossy(&open.body).ends_with("# EOF\n"));
-    let metrics = place.get("/metrics").await;
+    let metrics = server.get("/metrics").await;
     assert_eq!(metrics.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
     let text = String::from_utf8(metrics.body.to_vec()).unwrap();
     for line in [
@@ -105,30 +107,30 @@ async fn queues_are_remembered_and_counted() {
     }
     assert!(text.contains("postrider_build_info{version="), "{text}");
     assert!(text.contains("route=\"/v1/queues/{queue}/messages\""), "{text}");
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn the_server_says_whether_it_lives_and_is_ready() {
-    let place = Place::new().await;
-    assert_eq!(place.get("/healthz").await.of(200), json!({ "status": "ok" }));
-    assert_eq!(place.get("/readyz").await.of(200), json!({ "status": "ok" }));
-    assert_eq!(place.get("/v1/health").await.of(200), json!({ "ok": true }));
-    let capabilities = place.get("/v1/capabilities").await.of(200);
+async fn the_server_reports_liveness_and_readiness() {
+    let server = TestServer::new().await;
+    assert_eq!(server.get("/healthz").await.of(200), json!({ "status": "ok" }));
+    assert_eq!(server.get("/readyz").await.of(200), json!({ "status": "ok" }));
+    assert_eq!(server.get("/v1/health").await.of(200), json!({ "ok": true }));
+    let capabilities = server.get("/v1/capabilities").await.of(200);
     assert_eq!(capabilities["provider"], "sqlite");
-    let findings = place.get("/v1/doctor").await.of(200);
+    let findings = server.get("/v1/doctor").await.of(200);
     assert!(
         findings["findings"].as_array().unwrap().iter().all(|finding| finding["severity"] != "problem"),
         "{findings}"
     );
-    let reference = place.get("/reference").await;
+    let reference = server.get("/reference").await;
     assert!(String::from_utf8_lossy(&reference.body).contains("POST /v1/queues/{queue}/receive"));
-    assert_eq!(place.get("/openapi.json").await.of(200)["openapi"], "3.1.0");
-    place.stop().await;
+    assert_eq!(server.get("/openapi.json").await.of(200)["openapi"], "3.1.0");
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn a_trace_goes_from_the_producer_over_the_message_to_a_collector() {
+async fn a_trace_goes_from_the_sender_through_the_message_to_a_collector() {
     let collector = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = StoreUrl::new(format!("http://{}", collector.local_addr().unwrap()));
     let collected = tokio::spawn(async move {
@@ -149,15 +151,15 @@ async fn a_trace_goes_from_the_producer_over_the_message_to_a_collector() {
             }
         }
     });
-    let place = Place::with(ServerOptions { otlp_endpoint: Some(endpoint), ..ServerOptions::default() }).await;
+    let server = TestServer::with(ServerOptions { otlp_endpoint: Some(endpoint), ..ServerOptions::default() }).await;
     let trace = "0af7651916cd43dd8448eb211c80319c";
-    let mut request = place.request(Method::POST, "/v1/queues/orders/messages", Some(&json!({ "body": "a" })));
+    let mut request = server.request(Method::POST, "/v1/queues/orders/messages", Some(&json!({ "body": "a" })));
     request.headers_mut().insert("traceparent", format!("00-{trace}-b7ad6b7169203331-01").parse().unwrap());
-    place.send(request).await.of(201);
-    let got = place.post("/v1/queues/orders/receive", json!({})).await.of(200);
+    server.send(request).await.of(201);
+    let got = server.post("/v1/queues/orders/receive", json!({})).await.of(200);
     let carried = got["messages"][0]["headers"]["traceparent"].as_str().unwrap().to_owned();
-    let told = tokio::time::timeout(PATIENCE, collected).await.expect("in time").unwrap();
-    let span = &told["resourceSpans"][0]["scopeSpans"][0]["spans"][0];
+    let found = tokio::time::timeout(TIMEOUT, collected).await.expect("in time").unwrap();
+    let span = &found["resourceSpans"][0]["scopeSpans"][0]["spans"][0];
     assert_eq!((&span["traceId"], &span["parentSpanId"]), (&json!(trace), &json!("b7ad6b7169203331")));
     assert_eq!(span["name"], "POST /v1/queues/{queue}/messages");
     assert_eq!(
@@ -165,11 +167,11 @@ async fn a_trace_goes_from_the_producer_over_the_message_to_a_collector() {
         format!("00-{trace}-{}-01", span["spanId"].as_str().unwrap()),
         "the message is below the request"
     );
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn with_a_certificate_it_speaks_tls() {
+async fn with_a_certificate_the_server_uses_tls() {
     let folder = tempfile::tempdir().unwrap();
     let (certificate, key) = (folder.path().join("c.pem"), folder.path().join("k.pem"));
     let rcgen::CertifiedKey { cert, signing_key } =
@@ -177,11 +179,11 @@ async fn with_a_certificate_it_speaks_tls() {
     std::fs::write(&certificate, cert.pem()).unwrap();
     std::fs::write(&key, signing_key.serialize_pem()).unwrap();
     let files = postrider_server::TlsFiles { certificate: certificate.clone(), key };
-    let place = Place::with(ServerOptions { tls: Some(files), ..ServerOptions::default() }).await;
+    let server = TestServer::with(ServerOptions { tls: Some(files), ..ServerOptions::default() }).await;
     let options = postrider::http::HttpOptions { ca_file: Some(certificate), ..Default::default() };
-    let url = format!("https://{}", place.address);
+    let url = format!("https://{}", server.address);
     let store = postrider::http::HttpStore::open(&url, options).await.unwrap();
     let provider = store.connect().unwrap();
     postrider::MessagingService::health_check(&provider, postrider::Deadline::default()).await.unwrap();
-    place.stop().await;
+    server.stop().await;
 }

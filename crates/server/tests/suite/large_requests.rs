@@ -1,4 +1,4 @@
-//! A client whose requests are too large for its server makes smaller ones.
+//! A client splits requests that are too large for its server.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use postrider::{
 };
 use postrider_server::ServerOptions;
 
-use crate::place::Place;
+use crate::test_server::TestServer;
 
 const MANY: usize = 100;
 
-async fn narrow() -> (Place, HttpProvider) {
-    let place = Place::with(ServerOptions { max_request_bytes: 4096, ..ServerOptions::default() }).await;
-    let store = HttpStore::open(&format!("http://{}", place.address), HttpOptions::default()).await.unwrap();
-    (place, store.connect().unwrap())
+async fn narrow() -> (TestServer, HttpProvider) {
+    let server = TestServer::with(ServerOptions { max_request_bytes: 4096, ..ServerOptions::default() }).await;
+    let store = HttpStore::open(&format!("http://{}", server.address), HttpOptions::default()).await.unwrap();
+    (server, store.connect().unwrap())
 }
 
-/// Leases on as many messages.
+/// Leases of that many messages.
 async fn leased(client: &HttpProvider, queue: &QueueName) -> Vec<ReceiptHandle> {
     let messages = (0..MANY).map(|_| Message::new("a")).collect();
     let sent = client.send_batch(queue, messages, Deadline::default()).await.unwrap();
@@ -33,8 +33,8 @@ async fn leased(client: &HttpProvider, queue: &QueueName) -> Vec<ReceiptHandle> 
 }
 
 #[tokio::test]
-async fn leases_are_extended_and_ended() {
-    let (place, client) = narrow().await;
+async fn leases_are_extended_and_settled() {
+    let (server, client) = narrow().await;
     let queue = QueueName::new("orders").unwrap();
     let receipts = leased(&client, &queue).await;
     let extend = |receipt| {
@@ -48,12 +48,12 @@ async fn leases_are_extended_and_ended() {
     let retry = |receipt| Settlement::nack(receipt, Nack::retry_after(Duration::ZERO).with_error(&error));
     let settled = client.settle(receipts.into_iter().map(retry).collect(), Deadline::default()).await.unwrap();
     assert!(settled.len() == MANY && settled.iter().all(Result::is_ok), "{settled:?}");
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn leases_are_ended_before_others_are_taken() {
-    let (place, client) = narrow().await;
+async fn leases_are_settled_before_others_are_claimed() {
+    let (server, client) = narrow().await;
     let queue = QueueName::new("orders").unwrap();
     let first = leased(&client, &queue).await;
     client.send_message(&queue, Message::new("next"), Deadline::default()).await.unwrap();
@@ -62,12 +62,12 @@ async fn leases_are_ended_before_others_are_taken() {
     let round = client.settle_and_receive(settlements, &[queue], &options, Deadline::default()).await.unwrap();
     assert!(round.settled.len() == MANY && round.settled.iter().all(Result::is_ok), "{round:?}");
     assert_eq!(round.received.unwrap().len(), 1);
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn attempts_are_ended_before_others_are_begun() {
-    let (place, client) = narrow().await;
+async fn attempts_are_finished_before_others_are_claimed() {
+    let (server, client) = narrow().await;
     let tasks = HttpTasks::open(client, Deadline::default()).await.unwrap();
     let kind = TaskType::new("mail").unwrap();
     let new: Vec<_> = (0..20).map(|_| NewTask::new("mail", vec![b'x'; 1000]).unwrap()).collect();
@@ -82,14 +82,14 @@ async fn attempts_are_ended_before_others_are_begun() {
     let both = tasks.finish_and_claim(ends, Some(claim), Deadline::default()).await.unwrap();
     assert_eq!(both.finished, [TaskStanding::Held; 19]);
     assert_eq!(both.claimed.len(), 1);
-    place.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn more_leases_on_tasks_are_renewed_and_ended_than_a_request_names() {
+async fn more_task_leases_are_extended_and_finished_than_fit_into_a_request() {
     const TASKS: usize = 1001;
-    let place = Place::new().await;
-    let store = HttpStore::open(&format!("http://{}", place.address), HttpOptions::default()).await.unwrap();
+    let server = TestServer::new().await;
+    let store = HttpStore::open(&format!("http://{}", server.address), HttpOptions::default()).await.unwrap();
     let tasks = HttpTasks::open(store.connect().unwrap(), Deadline::default()).await.unwrap();
     let new: Vec<_> = (0..TASKS).map(|_| NewTask::new("mail", "").unwrap()).collect();
     let ids: Vec<_> = new.iter().map(|task| task.id).collect();
@@ -107,5 +107,5 @@ async fn more_leases_on_tasks_are_renewed_and_ended_than_a_request_names() {
     assert_eq!(tasks.standings(&leases, Deadline::default()).await.unwrap(), held);
     let ends = leases.into_iter().map(|lease| Finish { lease, outcome: TaskOutcome::Released }).collect();
     assert_eq!(tasks.finish(ends, Deadline::default()).await.unwrap(), held);
-    place.stop().await;
+    server.stop().await;
 }
