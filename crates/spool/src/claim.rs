@@ -96,7 +96,7 @@ impl Session<'_> {
         let most = if taken.is_empty() && !self.is_cut_short { MAX_EXTRA } else { INVALID_PER_CLAIM };
         match self.dead_letter_unusable_files(most) {
             Err(_) if !taken.is_empty() => {}
-            buried => buried?,
+            dead_lettered => dead_lettered?,
         }
         self.is_cut_short |= !self.known.unusable.is_empty();
         Ok(taken)
@@ -169,9 +169,9 @@ impl Session<'_> {
                     let until = self.now.saturating_add(SKIP_TIME);
                     self.known.live.set_aside(&row, until);
                 }
-                buried => buried?,
+                dead_lettered => dead_lettered?,
             }
-            self.buried += 1;
+            self.dead_lettered += 1;
         }
         Ok(())
     }

@@ -417,7 +417,7 @@ impl Index {
         !self.settling.is_empty()
     }
 
-    /// Returns the oldest file whose ordering key is unknown, if it comes before `turn`.
+    /// Returns the oldest file whose ordering key is unknown, if it comes before `order`.
     pub(crate) fn next_unread(&self, order: &RowOrder) -> Option<&Row> {
         let first = self.unread.first().filter(|first| *first <= order)?;
         self.get(Location::Incoming, &first.name)

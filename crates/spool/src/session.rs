@@ -145,7 +145,7 @@ pub(crate) struct Session<'s> {
     /// Whether a claim ended early because other processes wait for the lock.
     pub(crate) is_cut_short: bool,
     /// Number of invalid files that a claim has dead-lettered.
-    pub(crate) buried: usize,
+    pub(crate) dead_lettered: usize,
     pub(crate) unsynced: Unsynced,
     /// Queues to wake receivers of, with the time from which a message is due.
     pub(crate) to_wake: Vec<(QueueName, Timestamp)>,
@@ -176,7 +176,7 @@ impl<'s> Session<'s> {
             has_changed: false,
             is_fresh: [false; 3],
             is_cut_short: false,
-            buried: 0,
+            dead_lettered: 0,
             unsynced: Unsynced::default(),
             to_wake: Vec::new(),
         }
@@ -250,7 +250,7 @@ impl<'s> Session<'s> {
         Ok(first)
     }
 
-    /// Returns the name of a redriven dead letter: at the tail, with its counts reset. The file is in `place`, under its old
+    /// Returns the name of a redriven dead letter: at the tail, with its counts reset. The file is in `location`, under its old
     /// name.
     pub(crate) fn revived(&mut self, location: Location, file: &Name, dead: &FileName) -> Result<FileName, Failure> {
         let file_name = match &dead.kind {

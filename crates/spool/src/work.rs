@@ -190,7 +190,7 @@ pub(crate) fn claim(
 ) -> Result<Claim, MessagingError> {
     let queue = shared.queue(name)?;
     let side = Side::of(name);
-    let mut buried = 0;
+    let mut dead_lettered = 0;
     loop {
         let take = |session: &mut Session<'_>| {
             let taken = session.claim(side, options, max)?;
@@ -201,7 +201,7 @@ pub(crate) fn claim(
                 false => session.next_look(side, session.now),
             };
             let is_settling = !is_paused && session.index(side).is_settling();
-            Ok((taken, next, is_settling, session.is_cut_short, session.buried))
+            Ok((taken, next, is_settling, session.is_cut_short, session.dead_lettered))
         };
         let done = queue.locked(shared, take).map_err(|failure| failure.into_error("receive"))?;
         let Some(done) = done else {
@@ -211,9 +211,9 @@ pub(crate) fn claim(
         };
         let (next, is_settling) = (done.value.1, done.value.2);
         let is_all = done.value.0.is_empty() && !done.value.3;
-        buried += done.value.4;
+        dead_lettered += done.value.4;
         let messages = deliverable(shared, name, done.map(|(taken, ..)| taken))?;
-        let is_cut_short = !is_all && messages.is_empty() && buried >= MAX_INVALID;
+        let is_cut_short = !is_all && messages.is_empty() && dead_lettered >= MAX_INVALID;
         // Only invalid files were found: claim again.
         if is_all || is_cut_short || !messages.is_empty() {
             return Ok(Claim { messages, next, is_settling, is_cut_short });
@@ -265,20 +265,20 @@ fn deliverable(shared: &Shared, name: &QueueName, done: Done<Vec<Taken>>) -> Res
         }
     }
     let leases: Vec<_> = done.value.iter().map(|taken| taken.receipt(name)).collect();
-    let mut buried = Ok(());
+    let mut dead_lettered = Ok(());
     if !unusable.is_empty() {
         let dead_letter = |session: &mut Session<'_>| {
             unusable.iter().try_for_each(|(taken, why)| session.dead_letter_unusable(taken, why))
         };
         let done = shared.queue(name)?.locked(shared, dead_letter);
-        buried = match done {
+        dead_lettered = match done {
             Ok(Some(done)) => done.complete(shared).map_err(Failure::from),
             Ok(None) => Ok(()),
             Err(failure) => Err(failure),
         };
     }
     let completed = done.complete(shared).map(drop).map_err(Failure::from);
-    let trouble = failed.map(Failure::from).or(buried.err()).or(completed.err());
+    let trouble = failed.map(Failure::from).or(dead_lettered.err()).or(completed.err());
     match trouble {
         None => Ok(messages),
         Some(failure) => {

@@ -114,7 +114,7 @@ async fn connects_where_the_authority_is_known() {
 }
 
 #[tokio::test]
-async fn a_tls_url_on_a_plain_port_fails_fast_and_names_the_scheme() {
+async fn a_wrong_scheme_for_a_port_fails_fast_and_names_the_right_one() {
     for (url, options, told) in [
         (elsewhere(&url(), "localhost", &encrypted()), options(), "amqps://"),
         (elsewhere(&encrypted(), "localhost", &url()), trusting(), "amqp://"),

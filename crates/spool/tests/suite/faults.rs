@@ -95,8 +95,8 @@ async fn a_full_disk_refuses_sends_and_loses_no_message() {
     {}
     let message = take(&provider, &queue).await;
     let receipt = message.receipt().clone();
-    let buried = provider.nack_message(&queue, message.into_receipt(), Nack::dead_letter("rejected"), soon()).await;
-    assert!(buried.as_ref().is_err_and(MessagingError::is_retryable), "{buried:?}");
+    let result = provider.nack_message(&queue, message.into_receipt(), Nack::dead_letter("rejected"), soon()).await;
+    assert!(result.as_ref().is_err_and(MessagingError::is_retryable), "{result:?}");
     assert!(provider.list_dead_letters(&queue, &DeadLetterQuery::default(), soon()).await.unwrap().letters.is_empty());
     // Acknowledgements need no space and free some.
     provider.ack_message(&queue, receipt, soon()).await.unwrap();

@@ -93,9 +93,9 @@ async fn held_messages_stay_hidden_until_the_listing_ends() {
 #[tokio::test]
 async fn a_sweep_ends_where_nothing_stays_hidden() {
     let (provider, _) = letters(false, Duration::ZERO).await;
-    let nobody = DeadLetterSelection::Ids(vec![MessageId::generate()]);
+    let unknown_id = DeadLetterSelection::Ids(vec![MessageId::generate()]);
     let sweep = async {
-        assert_eq!(provider.purge_dead_letters(&queue("orders"), &nobody, Deadline::never()).await.unwrap(), 0);
+        assert_eq!(provider.purge_dead_letters(&queue("orders"), &unknown_id, Deadline::never()).await.unwrap(), 0);
     };
     tokio::time::timeout(Duration::from_secs(20), sweep).await.expect("it ends");
 }
