@@ -1,4 +1,4 @@
-//! One connection to the broker, and everything that it holds.
+//! One connection to the broker with its leases; `impl Broker` says where each operation is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use postrider_provider::{Claimed, Patience};
 use tokio::sync::{mpsc, watch};
 
 use crate::PROVIDER;
+use crate::connection::BrokerConnection;
 use crate::flags::{self, Flag};
 use crate::hold::RabbitmqHold;
-use crate::keyed::AllKeyed;
 use crate::leases::Leases;
-use crate::link::Link;
 use crate::management::Management;
 use crate::options::RabbitmqOptions;
-use crate::topology::{self, all_levels, check_name, partition, waiting_queue};
+use crate::partitions::AllPartitions;
+use crate::topology::{self, all_levels, check_name, delay_queue, partition_queue};
 
-/// How many batches are sent at the same time. They share a channel that never waits, so small ones cost no more than
-/// large ones do, and a caller waits for fewer others.
+/// Number of batches sent at the same time. They share a channel that pipelines its messages, so small batches cost no more
+/// than large ones, and a caller waits for fewer other messages.
 const SENDERS: usize = 65;
 
-/// How often a hint is looked for.
-const HINT: Duration = Duration::from_millis(250);
+/// Polling interval of hints.
+const HINT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A connection to a broker. Clones are the same connection.
 #[derive(Debug, Clone)]
@@ -36,40 +36,40 @@ pub struct RabbitmqBroker(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    link: Link,
+    connection: BrokerConnection,
     options: RabbitmqOptions,
     capabilities: Capabilities,
     management: Arc<Management>,
     leases: Arc<Leases>,
-    keyed: AllKeyed,
-    /// What makes the receipts of this connection different from those of all others.
+    keyed: AllPartitions,
+    /// Random number that marks the receipts of this connection.
     instance: u64,
-    /// Dropped, it ends the timer of the leases.
+    /// Stops the lease timer when dropped.
     _open: watch::Sender<()>,
 }
 
 impl RabbitmqBroker {
     pub(crate) async fn connect(uri: AMQPUri, options: RabbitmqOptions) -> Result<Self, MessagingError> {
         let management = Arc::new(Management::new(&uri, &options)?);
-        let link = Link::open(uri, &options, management.clone()).await?;
+        let connection = BrokerConnection::open(uri, &options, management.clone()).await?;
         let (open, is_open) = watch::channel(());
         let leases = Arc::new(Leases::default());
         let broker = Self(Arc::new(Inner {
-            link,
+            connection,
             capabilities: crate::capabilities::capabilities(&options),
             management,
             options,
             leases: leases.clone(),
-            keyed: AllKeyed::default(),
+            keyed: AllPartitions::default(),
             instance: rand::random(),
             _open: open,
         }));
-        spawn(end_leases(Arc::downgrade(&broker.0), leases, is_open));
+        spawn(requeue_expired(Arc::downgrade(&broker.0), leases, is_open));
         Ok(broker)
     }
 
-    pub(crate) fn link(&self) -> &Link {
-        &self.0.link
+    pub(crate) fn connection(&self) -> &BrokerConnection {
+        &self.0.connection
     }
 
     pub(crate) fn options(&self) -> &RabbitmqOptions {
@@ -84,7 +84,7 @@ impl RabbitmqBroker {
         &self.0.leases
     }
 
-    pub(crate) fn keyed(&self) -> &AllKeyed {
+    pub(crate) fn keyed(&self) -> &AllPartitions {
         &self.0.keyed
     }
 
@@ -96,48 +96,51 @@ impl RabbitmqBroker {
         &self.0.management
     }
 
-    /// The broker's queues that hold messages of a queue: its own, and its partitions if it has any.
+    /// The broker's queues with the ready messages of a queue: the queue itself, and its partitions if it has any.
     pub(crate) async fn sources(
         &self,
-        live: &crate::link::Live,
+        live: &crate::connection::LiveConnection,
         queue: &QueueName,
     ) -> Result<Vec<String>, MessagingError> {
         let mut sources = vec![queue.to_string()];
         if flags::are_set(live, queue, &[Flag::Keyed]).await?[0] {
-            sources.extend((0..self.options().partitions).map(|index| partition(queue, index)));
+            sources.extend((0..self.options().partitions).map(|index| partition_queue(queue, index)));
         }
         Ok(sources)
     }
 
-    /// The waiting queues of a queue.
-    pub(crate) async fn waiting(
+    /// The delay queues of a queue.
+    pub(crate) async fn delay_queues(
         &self,
-        live: &crate::link::Live,
+        live: &crate::connection::LiveConnection,
         queue: &QueueName,
     ) -> Result<Vec<String>, MessagingError> {
-        let flags: Vec<_> = all_levels().map(Flag::Waits).collect();
+        let flags: Vec<_> = all_levels().map(Flag::Delay).collect();
         let set = flags::are_set(live, queue, &flags).await?;
-        Ok(all_levels().zip(set).filter(|(_, set)| *set).map(|(level, _)| waiting_queue(queue, level)).collect())
+        Ok(all_levels().zip(set).filter(|(_, set)| *set).map(|(level, _)| delay_queue(queue, level)).collect())
     }
 }
 
-/// Gives back what leases ran out on, as long as there is a connection.
-async fn end_leases(broker: std::sync::Weak<Inner>, leases: Arc<Leases>, mut open: watch::Receiver<()>) {
+/// Requeues the messages of expired leases until the connection is closed.
+async fn requeue_expired(broker: std::sync::Weak<Inner>, leases: Arc<Leases>, mut open: watch::Receiver<()>) {
     loop {
-        let over = tokio::select! {
-            over = leases.run_out() => over,
-            // Nothing is ever sent: this is the end of the sender.
+        let expired = tokio::select! {
+            expired = leases.next_expired() => expired,
+            // Nothing is ever sent: the sender was dropped.
             _ = open.changed() => return,
         };
         let Some(broker) = broker.upgrade().map(RabbitmqBroker) else { return };
-        let queues: Vec<_> = over.iter().map(|lease| lease.queue.clone()).collect();
-        // Not waited for: one channel that does not answer must not keep the others' messages.
+        let queues: Vec<_> = expired.iter().map(|lease| lease.queue.clone()).collect();
+        // In a task of its own: one channel that does not answer must not delay the messages of other channels.
         spawn(async move {
-            if let Err(error) = broker.give_back(over).await {
-                tracing::debug!(?error, "messages were not given back; the broker does it when the connection ends");
+            if let Err(error) = broker.requeue_leases(expired).await {
+                tracing::debug!(
+                    ?error,
+                    "messages were not requeued; the broker requeues them when the connection ends"
+                );
             }
             for queue in queues {
-                broker.keyed().tell(&queue);
+                broker.keyed().notify(&queue);
             }
         });
     }
@@ -161,45 +164,45 @@ impl Broker for RabbitmqBroker {
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
-        let live = self.link().live(deadline).await?;
-        // Any request that the broker must answer will do.
+        let live = self.connection().live(deadline).await?;
+        // Any request with an answer serves.
         let open = |channel: lapin::Channel| async move { channel.basic_qos(0, Default::default()).await };
-        live.ask("health check", open).await?.map_err(|error| crate::error::failed("health check", error))
+        live.request("health check", open).await?.map_err(|error| crate::error::failed("health check", error))
     }
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
         check_name(queue)?;
-        let live = self.link().live(deadline).await?;
-        // Made by us or not, it may have been deleted since.
+        let live = self.connection().live(deadline).await?;
+        // It may have been deleted since it was last seen.
         live.known.forget(queue);
         self.builder(&live).queue(queue).await?;
-        live.wait_until_lasting(queue).await
+        live.wait_until_crash_safe(queue).await
     }
 
     async fn send(&self, rows: &[SendRow]) -> Result<RowResults<MessageId>, BatchFailure> {
         let results = self.send_rows(rows).await;
         for row in rows.iter().filter(|row| row.message.ordering_key.is_some()) {
-            self.keyed().tell(&row.queue);
+            self.keyed().notify(&row.queue);
         }
         results
     }
 
     async fn sent(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        // Almost always there is nothing to wait for, and nobody is asked.
-        if self.link().known().young(queue).is_none() {
+        // Almost always there is nothing to wait for; then no connection is needed.
+        if self.connection().known().new_queues(queue).is_none() {
             return Ok(());
         }
-        let (link, queue) = (self.link().clone(), queue.clone());
-        // A task, because a caller may look away for long, and others ask on the same channel.
-        let wait = tokio::spawn(async move { link.live(deadline).await?.wait_until_lasting(&queue).await });
+        let (connection, queue) = (self.connection().clone(), queue.clone());
+        // A task, because a caller may not poll for long, and other requests use the same channel.
+        let wait = tokio::spawn(async move { connection.live(deadline).await?.wait_until_crash_safe(&queue).await });
         match deadline.limit(wait).await {
             Some(Ok(waited)) => waited,
-            Some(Err(_)) | None => Err(crate::error::silent("send")),
+            Some(Err(_)) | None => Err(crate::error::no_answer("send")),
         }
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<RowResults<()>, BatchFailure> {
-        self.end_leases(settlements).await
+        self.settle_rows(settlements).await
     }
 
     async fn extend(&self, rows: &[ExtendRow]) -> Result<RowResults<ReceiptHandle>, BatchFailure> {
@@ -208,7 +211,7 @@ impl Broker for RabbitmqBroker {
 
     async fn give_up(&self, receipts: &[ReceiptHandle]) -> Result<(), MessagingError> {
         let leases = receipts.iter().filter_map(|receipt| self.leases().take(receipt)).collect();
-        self.give_back(leases).await
+        self.requeue_leases(leases).await
     }
 
     async fn receive(
@@ -225,18 +228,18 @@ impl Broker for RabbitmqBroker {
     async fn wake_ups(&self, queue: &QueueName, _: Deadline) -> Result<WakeUps, MessagingError> {
         check_name(queue)?;
         let (broker, queue) = (self.clone(), queue.clone());
-        let (tell, hints) = mpsc::channel(1);
-        // A task, because whoever listens may look away for long, and a question that nobody goes on with would keep the
-        // channel that all questions are asked on.
+        let (sender, hints) = mpsc::channel(1);
+        // A task, because the receiver of the hints may not poll for long, and a request that is not polled would block the
+        // channel that all requests share.
         spawn(async move {
             loop {
                 tokio::select! {
-                    () = tell.closed() => return,
-                    () = tokio::time::sleep(HINT) => {}
+                    () = sender.closed() => return,
+                    () = tokio::time::sleep(HINT_INTERVAL) => {}
                 }
                 match broker.has_ready(&queue).await {
-                    // One that is not taken yet is enough.
-                    Ok(true) => drop(tell.try_send(())),
+                    // A hint that was not read yet is enough.
+                    Ok(true) => drop(sender.try_send(())),
                     Err(MessagingError::Closed { .. }) => return,
                     Ok(false) | Err(_) => {}
                 }
@@ -259,7 +262,7 @@ impl Broker for RabbitmqBroker {
         if let Err(error) = check_name(queue) {
             return Ok(Some(Err(error.to_string())));
         }
-        let live = self.link().live(deadline).await?;
+        let live = self.connection().live(deadline).await?;
         Ok(live.counts(queue.as_str()).await?.map(|_| Ok(())))
     }
 
@@ -270,38 +273,38 @@ impl Broker for RabbitmqBroker {
 
     async fn set_paused(&self, queue: &QueueName, is_paused: bool, deadline: Deadline) -> Result<(), MessagingError> {
         check_name(queue)?;
-        let live = self.link().live(deadline).await?;
+        let live = self.connection().live(deadline).await?;
         flags::set(&live, queue, Flag::Paused, is_paused).await
     }
 
     async fn purge(&self, queue: &QueueName, deadline: Deadline) -> Result<u64, MessagingError> {
         check_name(queue)?;
-        let live = self.link().live(deadline).await?;
+        let live = self.connection().live(deadline).await?;
         let mut names = self.sources(&live, queue).await?;
-        names.extend(self.waiting(&live, queue).await?);
+        names.extend(self.delay_queues(&live, queue).await?);
         let mut purged = 0;
         for name in names {
-            purged += topology::empty(&live, &name).await?;
+            purged += topology::purge(&live, &name).await?;
         }
         Ok(purged)
     }
 
     async fn delete_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
         check_name(queue)?;
-        let live = self.link().live(deadline).await?;
+        let live = self.connection().live(deadline).await?;
         let mut names = self.sources(&live, queue).await?;
-        names.extend(self.waiting(&live, queue).await?);
+        names.extend(self.delay_queues(&live, queue).await?);
         names.push(queue.dead_letters().to_string());
-        names.extend(self.waiting(&live, &queue.dead_letters()).await?);
+        names.extend(self.delay_queues(&live, &queue.dead_letters()).await?);
         live.known.forget(queue);
         live.known.forget(&queue.dead_letters());
-        for (name, is_lasting) in names.iter().zip(flags::are_lasting(&live, &names).await?) {
-            if is_lasting {
-                flags::set_lasting(&live, name, false).await?;
+        for (name, is_crash_safe) in names.iter().zip(flags::are_crash_safe(&live, &names).await?) {
+            if is_crash_safe {
+                flags::set_crash_safe(&live, name, false).await?;
             }
-            topology::remove(&live, name).await?;
+            topology::delete(&live, name).await?;
         }
-        let flags = all_levels().map(Flag::Waits).chain([Flag::Keyed, Flag::Paused]).collect::<Vec<_>>();
+        let flags = all_levels().map(Flag::Delay).chain([Flag::Keyed, Flag::Paused]).collect::<Vec<_>>();
         for queue in [queue.clone(), queue.dead_letters()] {
             let set = flags::are_set(&live, &queue, &flags).await?;
             for (flag, _) in flags.iter().zip(set).filter(|(_, set)| *set) {
@@ -313,7 +316,7 @@ impl Broker for RabbitmqBroker {
 
     async fn hold(&self, queue: &QueueName, deadline: Deadline) -> Result<RabbitmqHold, MessagingError> {
         check_name(queue)?;
-        let live = self.link().live(deadline).await?;
+        let live = self.connection().live(deadline).await?;
         let sources = self.sources(&live, queue).await?;
         Ok(RabbitmqHold::new(self.clone(), live, queue.clone(), sources))
     }
@@ -324,7 +327,7 @@ impl Broker for RabbitmqBroker {
 
     async fn close(&self, deadline: Deadline) -> Result<(), MessagingError> {
         drop(self.leases().take_all());
-        let closed = deadline.limit(self.link().close()).await;
+        let closed = deadline.limit(self.connection().close()).await;
         closed.ok_or(MessagingError::OutcomeUnknown { operation: "close", ids: Vec::new(), source: None })
     }
 }

@@ -1,4 +1,4 @@
-//! How messages are received: where a message is claimed.
+//! Claims: leases messages, or dead-letters them on reading.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,26 +14,26 @@ use tokio::time::Instant;
 
 use crate::PROVIDER;
 use crate::broker::RabbitmqBroker;
+use crate::connection::LiveConnection;
+use crate::consumer_channel::{ConsumeError, ConsumerChannel, DELIVERY_TIMEOUT, MAX_DELIVERY_TIMEOUT, QueueConsumer};
 use crate::error::missing;
-use crate::feed::{Feed, HAND_OVER, NoFeed, SLOWEST_HAND_OVER, Subscription};
 use crate::flags::{self, Flag};
-use crate::keyed::Head;
-use crate::leases::{At, Lease};
-use crate::link::Live;
+use crate::leases::{Lease, Location};
+use crate::partitions::PartitionHead;
 use crate::send::accepted;
-use crate::wire::{self, Arrived};
+use crate::wire::{self, Received};
 
-/// How often a waiting receiver looks whether its queue was paused, or has got messages with keys.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Interval at which a waiting receiver reads its queue's flags: paused, or with partitions.
+const FLAGS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often a waiting receiver looks at partitions, which do not tell it of new messages.
-const LOOK_AT_PARTITIONS: Duration = Duration::from_millis(100);
+/// Polling interval of a waiting receiver for partitions, which do not push new messages to it.
+const PARTITIONS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// So often a look goes on after it found only what had to die.
-const MOST_ROUNDS: usize = 100;
+/// Maximum number of claims in a row that find only messages to dead-letter.
+const MAX_ROUNDS: usize = 100;
 
 impl RabbitmqBroker {
-    /// Leases messages, and waits for the first of them as long as there is patience.
+    /// Leases messages, and waits for the first one until `patience` is over.
     pub(crate) async fn claim(
         &self,
         queue: &QueueName,
@@ -42,42 +42,42 @@ impl RabbitmqBroker {
         mut patience: Patience,
     ) -> Result<Vec<Claimed>, MessagingError> {
         loop {
-            match self.look(queue, options, deadline, &mut patience).await {
+            match self.claim_once(queue, options, deadline, &mut patience).await {
                 Ok(claimed) if !claimed.is_empty() || patience.is_over() => return Ok(claimed),
                 Ok(_) => {}
-                // The connection is opened again meanwhile.
+                // The connection is reopened meanwhile.
                 Err(MessagingError::Connection { .. }) if !patience.is_over() => {
-                    patience.unless_over(tokio::time::sleep(LOOK_AT_PARTITIONS)).await;
+                    patience.unless_over(tokio::time::sleep(PARTITIONS_INTERVAL)).await;
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// One look, which may wait a little.
-    async fn look(
+    /// Claims once, with a bounded wait.
+    async fn claim_once(
         &self,
         queue: &QueueName,
         options: &ReceiveOptions,
         deadline: Deadline,
         patience: &mut Patience,
     ) -> Result<Vec<Claimed>, MessagingError> {
-        let live = self.link().live(deadline).await?;
+        let live = self.connection().live(deadline).await?;
         let set = flags::are_set(&live, queue, &[Flag::Paused, Flag::Keyed]).await?;
         let (is_paused, is_keyed) = (set[0], set[1]);
         if is_paused {
-            patience.unless_over(tokio::time::sleep(LOOK_AT_PARTITIONS)).await;
+            patience.unless_over(tokio::time::sleep(PARTITIONS_INTERVAL)).await;
             return Ok(Vec::new());
         }
         if !is_keyed {
             return self.take_plain(&live, queue, options, options.max, Some(patience), false).await;
         }
-        // Registered before the look, so that nothing arrives unseen between the look and the wait.
+        // Registered before the claim, so that no notification is missed between the claim and the wait.
         let keyed = self.keyed().of(queue, self.options().partitions);
-        let news = keyed.news.notified();
-        tokio::pin!(news);
-        news.as_mut().enable();
-        // By turns, so that neither kind is always served last.
+        let changed = keyed.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        // In random order, so that neither kind is always claimed last.
         let mut claimed = Vec::new();
         let keyed_first: bool = rand::random();
         for is_turn_of_keyed in [keyed_first, !keyed_first] {
@@ -91,7 +91,7 @@ impl RabbitmqBroker {
             };
             match more {
                 Ok(more) => claimed.extend(more),
-                // What was leased before the failure must be told.
+                // Messages leased before the failure must be returned.
                 Err(_) if !claimed.is_empty() => break,
                 Err(error) => return Err(error),
             }
@@ -99,8 +99,8 @@ impl RabbitmqBroker {
         if claimed.is_empty() && !patience.is_over() {
             let waiting = async {
                 tokio::select! {
-                    () = news => {}
-                    () = tokio::time::sleep(LOOK_AT_PARTITIONS) => {}
+                    () = changed => {}
+                    () = tokio::time::sleep(PARTITIONS_INTERVAL) => {}
                 }
             };
             patience.unless_over(waiting).await;
@@ -108,59 +108,59 @@ impl RabbitmqBroker {
         Ok(claimed)
     }
 
-    /// Messages without keys.
+    /// Claims messages without keys.
     async fn take_plain(
         &self,
-        live: &Live,
+        live: &LiveConnection,
         queue: &QueueName,
         options: &ReceiveOptions,
         wanted: usize,
         mut patience: Option<&mut Patience>,
-        is_look_only: bool,
+        is_nonblocking: bool,
     ) -> Result<Vec<Claimed>, MessagingError> {
         let most = wanted.min(usize::from(self.options().prefetch_count));
-        for _ in 0..MOST_ROUNDS {
-            let is_waiting = !is_look_only && patience.as_ref().is_some_and(|patience| !patience.is_over());
+        for _ in 0..MAX_ROUNDS {
+            let is_waiting = !is_nonblocking && patience.as_ref().is_some_and(|patience| !patience.is_over());
             if !is_waiting && live.counts(queue.as_str()).await?.is_none_or(|counts| counts.ready == 0) {
                 return Ok(Vec::new());
             }
-            let feed = live.feed(queue.as_str()).await?;
-            let subscription = feed.subscribe(u16::try_from(most).unwrap_or(u16::MAX)).await;
-            let mut subscription = match subscription {
-                Ok(subscription) => subscription,
-                Err(NoFeed::Missing) => {
+            let channel = live.consumer_channel(queue.as_str()).await?;
+            let consumer = channel.consume(u16::try_from(most).unwrap_or(u16::MAX)).await;
+            let mut consumer = match consumer {
+                Ok(consumer) => consumer,
+                Err(ConsumeError::Missing) => {
                     if let Some(patience) = &mut patience {
-                        patience.unless_over(tokio::time::sleep(LOOK_AGAIN)).await;
+                        patience.unless_over(tokio::time::sleep(FLAGS_INTERVAL)).await;
                     }
                     return Ok(Vec::new());
                 }
-                Err(NoFeed::Failed(error)) => return Err(error),
+                Err(ConsumeError::Failed(error)) => return Err(error),
             };
             let since = Instant::now();
             let first = match patience.as_mut().filter(|_| is_waiting) {
-                Some(patience) => patience.unless_over(wait_on(live, queue, &mut subscription)).await.flatten(),
-                None => next_ready(live, queue, &mut subscription).await,
+                Some(patience) => patience.unless_over(first_of_idle(live, queue, &mut consumer)).await.flatten(),
+                None => first_of_ready(live, queue, &mut consumer).await,
             };
             let mut deliveries = Vec::new();
             match first {
-                // Ended by the broker.
+                // Cancelled by the broker.
                 Some(None) => return self.recover(live, queue).await.map(|()| Vec::new()),
                 Some(Some(first)) => deliveries.push(first?),
                 None => {}
             }
             while deliveries.len() < most
-                && let Some(next) = subscription.next_now()
+                && let Some(next) = consumer.next_now()
             {
                 deliveries.push(next?);
             }
             match deliveries.len() == most {
-                true => feed.end(subscription).await?,
-                false => deliveries.extend(feed.finish(subscription).await?),
+                true => channel.cancel(consumer).await?,
+                false => deliveries.extend(channel.cancel_and_drain(consumer).await?),
             }
             if deliveries.is_empty() {
-                return self.see_why(live, queue).await.map(|()| Vec::new());
+                return self.after_no_delivery(live, queue).await.map(|()| Vec::new());
             }
-            let claimed = self.sort(live, &feed, queue, options, deliveries, since).await?;
+            let claimed = self.lease_or_dead_letter(live, &channel, queue, options, deliveries, since).await?;
             if !claimed.is_empty() {
                 return Ok(claimed);
             }
@@ -168,37 +168,37 @@ impl RabbitmqBroker {
         Ok(Vec::new())
     }
 
-    /// Nothing came, for a while. If the queue was deleted and made again meanwhile, the broker may have handed its messages
-    /// to a consumer that it has lost sight of: they come back when that channel ends. So the next look has another one,
-    /// and this one ends with the last lease on it.
-    async fn see_why(&self, live: &Live, queue: &QueueName) -> Result<(), MessagingError> {
-        live.leave_feed(queue.as_str()).await;
+    /// Opens another channel for the next claim after nothing arrived, and recreates a deleted queue. If the queue was
+    /// deleted and recreated meanwhile, the broker may have delivered its messages to a consumer that no longer exists: they
+    /// are requeued when that channel closes, which is with the last lease on it.
+    async fn after_no_delivery(&self, live: &LiveConnection, queue: &QueueName) -> Result<(), MessagingError> {
+        live.drop_consumer_channel(queue.as_str()).await;
         match live.counts(queue.as_str()).await? {
             Some(_) => Ok(()),
             None => self.recover(live, queue).await,
         }
     }
 
-    /// A queue that went away under its consumer is made again, or told of.
-    async fn recover(&self, live: &Live, queue: &QueueName) -> Result<(), MessagingError> {
+    /// Recreates a queue that was deleted under its consumer, or reports it missing.
+    async fn recover(&self, live: &LiveConnection, queue: &QueueName) -> Result<(), MessagingError> {
         live.known.forget(&queue.origin());
         if !live.is_up() || live.counts(queue.as_str()).await?.is_some() {
             return Ok(());
         }
         match self.options().create_queues {
             true => {
-                tracing::warn!(%queue, "the queue was deleted; making it again");
+                tracing::warn!(%queue, "the queue was deleted; creating it again");
                 self.make(live, queue).await
             }
             false => Err(missing(queue)),
         }
     }
 
-    /// Buries what must die, and leases the rest.
-    async fn sort(
+    /// Dead-letters the messages that are expired or over their delivery limit, and leases the others.
+    async fn lease_or_dead_letter(
         &self,
-        live: &Live,
-        feed: &Arc<Feed>,
+        live: &LiveConnection,
+        channel: &Arc<ConsumerChannel>,
         queue: &QueueName,
         options: &ReceiveOptions,
         deliveries: Vec<Delivery>,
@@ -206,37 +206,41 @@ impl RabbitmqBroker {
     ) -> Result<Vec<Claimed>, MessagingError> {
         let (mut dead, mut alive) = (Vec::new(), Vec::new());
         for delivery in deliveries {
-            let Arrived { stored, tag } = wire::read(queue, delivery);
-            match doom(&stored, queue, options) {
-                Some(reason) => dead.push((wire::fitted(stored.buried(&reason, None, Timestamp::now())), tag)),
+            let Received { stored, tag } = wire::read(queue, delivery);
+            match dead_letter_reason(&stored, queue, options) {
+                Some(reason) => dead.push((wire::fit_into_frame(stored.buried(&reason, None, Timestamp::now())), tag)),
                 None => alive.push((stored, tag)),
             }
         }
         let claimed = alive
             .into_iter()
-            .map(|(stored, tag)| self.lease(queue, options, stored, At::Feed { feed: feed.clone(), tag }, since))
+            .map(|(stored, tag)| {
+                self.lease(queue, options, stored, Location::Channel { channel: channel.clone(), tag }, since)
+            })
             .collect::<Vec<_>>();
         if !dead.is_empty() {
-            let buried = self.bury(live, feed, queue, dead).await;
+            let written = self.dead_letter(live, channel, queue, dead).await;
             if claimed.is_empty() {
-                buried?;
+                written?;
             }
         }
         Ok(claimed)
     }
 
-    async fn bury(
+    async fn dead_letter(
         &self,
-        live: &Live,
-        feed: &Feed,
+        live: &LiveConnection,
+        channel: &ConsumerChannel,
         queue: &QueueName,
         dead: Vec<(Stored, u64)>,
     ) -> Result<(), MessagingError> {
         let (letters, tags): (Vec<_>, Vec<_>) =
             dead.into_iter().map(|(stored, tag)| ((queue.dead_letters(), stored), tag)).unzip();
         let (mut gone, mut kept, mut failure) = (Vec::new(), Vec::new(), None);
-        for ((tag, fate), (place, stored)) in tags.into_iter().zip(self.store(live, &letters).await).zip(&letters) {
-            match accepted("dead-letter", place, stored.id, fate) {
+        for ((tag, outcome), (target, stored)) in
+            tags.into_iter().zip(self.put_copies(live, &letters).await).zip(&letters)
+        {
+            match accepted("dead-letter", target, stored.id, outcome) {
                 Ok(()) => gone.push(tag),
                 Err(error) => {
                     kept.push(tag);
@@ -244,41 +248,41 @@ impl RabbitmqBroker {
                 }
             }
         }
-        feed.ack(gone).await?;
-        feed.give_back(kept).await?;
+        channel.ack(gone).await?;
+        channel.requeue(kept).await?;
         failure.map_or(Ok(()), Err)
     }
 
-    /// Messages with keys: the first of each partition that nobody is at.
+    /// Claims messages with keys: the first one of each free partition.
     async fn take_keyed(
         &self,
-        live: &Live,
+        live: &LiveConnection,
         queue: &QueueName,
         options: &ReceiveOptions,
         wanted: usize,
     ) -> Result<Vec<Claimed>, MessagingError> {
         let keyed = self.keyed().of(queue, self.options().partitions);
         let mut claimed = Vec::new();
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let heads = match keyed.take(live, wanted - claimed.len()).await {
                 Err(error) if claimed.is_empty() => return Err(error),
                 heads => heads.unwrap_or_default(),
             };
             let (mut has_dead, mut failure) = (false, None);
             for head in heads {
-                if let Some(reason) = doom(&head.stored, queue, options) {
+                if let Some(reason) = dead_letter_reason(&head.stored, queue, options) {
                     has_dead = true;
-                    failure = self.bury_head(live, queue, head, &reason).await.err().or(failure);
+                    failure = self.dead_letter_head(live, queue, head, &reason).await.err().or(failure);
                 } else if head.must_wait() {
-                    keyed.keep_in_hand(head);
+                    keyed.park(head);
                 } else {
-                    let Head { stored, place, since, .. } = head;
+                    let PartitionHead { stored, partition, since, .. } = head;
                     let options = self.until_taken_back(options, since);
-                    claimed.push(self.lease(queue, &options, stored, At::Partition(place), since));
+                    claimed.push(self.lease(queue, &options, stored, Location::Partition(partition), since));
                 }
             }
             match failure {
-                // What was leased must be told, and the next look meets the failure again.
+                // Leased messages must be returned; the next claim meets the failure again.
                 Some(error) if claimed.is_empty() => return Err(error),
                 None if has_dead && claimed.len() < wanted => {}
                 _ => break,
@@ -287,27 +291,27 @@ impl RabbitmqBroker {
         Ok(claimed)
     }
 
-    /// A lease must end before the broker takes the message back, which may have waited in hand since. The longest wait
-    /// leaves enough of that time.
+    /// Limits the visibility so that the lease ends before the broker's `consumer_timeout`, which counts from the delivery
+    /// and so includes the time that the message was parked. The longest park leaves enough of it.
     fn until_taken_back(&self, options: &ReceiveOptions, since: Instant) -> ReceiveOptions {
-        let (longest, waiting) = (self.options().longest_hold(), self.options().longest_wait_in_hand());
+        let (longest, waiting) = (self.options().longest_hold(), self.options().longest_park());
         let left = longest.saturating_sub(since.elapsed()).max(longest.saturating_sub(waiting));
         options.clone().visibility(options.visibility.min(left))
     }
 
-    async fn bury_head(
+    async fn dead_letter_head(
         &self,
-        live: &Live,
+        live: &LiveConnection,
         queue: &QueueName,
-        head: Head,
+        head: PartitionHead,
         reason: &DeadLetterReason,
     ) -> Result<(), MessagingError> {
-        let letter = wire::fitted(head.stored.buried(reason, None, Timestamp::now()));
+        let letter = wire::fit_into_frame(head.stored.buried(reason, None, Timestamp::now()));
         let (id, target) = (letter.id, queue.dead_letters());
-        for fate in self.store(live, &[(target.clone(), letter)]).await {
-            accepted("dead-letter", &target, id, fate)?;
+        for outcome in self.put_copies(live, &[(target.clone(), letter)]).await {
+            accepted("dead-letter", &target, id, outcome)?;
         }
-        head.place.ack().await
+        head.partition.ack().await
     }
 
     fn lease(
@@ -315,7 +319,7 @@ impl RabbitmqBroker {
         queue: &QueueName,
         options: &ReceiveOptions,
         mut stored: Stored,
-        at: At,
+        location: Location,
         since: Instant,
     ) -> Claimed {
         let (now, token) = (Timestamp::now(), LeaseToken::generate());
@@ -325,23 +329,23 @@ impl RabbitmqBroker {
         let receipt = ReceiptHandle::new(PROVIDER, queue.clone(), stored.id, token, native);
         let body = stored.body.clone();
         let ends = Instant::now() + options.visibility;
-        self.leases().add(token, Lease { queue: queue.clone(), stored, at, since, ends });
+        self.leases().add(token, Lease { queue: queue.clone(), stored, location, since, ends });
         Claimed { body, envelope, receipt }
     }
 }
 
-/// Waits for a consumer's first message. `None` when none came and there is a reason not to wait on: the queue is gone,
-/// paused or has messages with keys now, or the broker does not hand over what is ready.
+/// First message of an idle consumer. `None` when there is a reason to stop waiting: the queue is gone, is paused or has
+/// messages with keys, or the broker does not deliver ready messages.
 ///
-/// The consumer stays meanwhile: a message that the broker hands to a consumer that is being cancelled goes back to the
-/// queue and is charged with a delivery.
-async fn wait_on(
-    live: &Live,
+/// The consumer is not cancelled meanwhile: a message that the broker delivers to a consumer that is being cancelled
+/// returns to the queue and is charged with a delivery.
+async fn first_of_idle(
+    live: &LiveConnection,
     queue: &QueueName,
-    subscription: &mut Subscription,
+    consumer: &mut QueueConsumer,
 ) -> Option<Option<Result<Delivery, MessagingError>>> {
     loop {
-        if let Ok(first) = tokio::time::timeout(LOOK_AGAIN, subscription.next()).await {
+        if let Ok(first) = tokio::time::timeout(FLAGS_INTERVAL, consumer.next()).await {
             return Some(first);
         }
         let set = flags::are_set(live, queue, &[Flag::Paused, Flag::Keyed]).await.ok()?;
@@ -350,33 +354,33 @@ async fn wait_on(
             return None;
         }
         if counts.ready > 0 {
-            return next_ready(live, queue, subscription).await;
+            return first_of_ready(live, queue, consumer).await;
         }
     }
 }
 
-/// The first of the messages that are ready, as long as some are: a broker with a busy disk may need seconds to hand one
-/// over, and charges a consumer that leaves sooner with a delivery.
-async fn next_ready(
-    live: &Live,
+/// First ready message. Waits as long as the broker counts some as ready: with a busy disk it may need seconds to deliver
+/// one, and charges a consumer that is cancelled earlier with a delivery.
+async fn first_of_ready(
+    live: &LiveConnection,
     queue: &QueueName,
-    subscription: &mut Subscription,
+    consumer: &mut QueueConsumer,
 ) -> Option<Option<Result<Delivery, MessagingError>>> {
-    let end = Instant::now() + SLOWEST_HAND_OVER;
+    let end = Instant::now() + MAX_DELIVERY_TIMEOUT;
     loop {
-        if let Ok(first) = tokio::time::timeout(HAND_OVER, subscription.next()).await {
+        if let Ok(first) = tokio::time::timeout(DELIVERY_TIMEOUT, consumer.next()).await {
             return Some(first);
         }
         let counts = live.counts(queue.as_str()).await.ok().flatten()?;
-        // Without a consumer: the queue was made again, and does not know this one.
+        // Without a consumer the queue was deleted and made again, and does not know this one.
         if counts.ready == 0 || counts.consumers == 0 || Instant::now() >= end {
             return None;
         }
     }
 }
 
-/// Why a message must die before anybody sees it. Dead letters have no limit.
-fn doom(stored: &Stored, queue: &QueueName, options: &ReceiveOptions) -> Option<DeadLetterReason> {
+/// Why a message must be dead-lettered unread, if it must. Dead letters have no delivery limit.
+fn dead_letter_reason(stored: &Stored, queue: &QueueName, options: &ReceiveOptions) -> Option<DeadLetterReason> {
     if queue.holds_dead_letters() {
         return None;
     }

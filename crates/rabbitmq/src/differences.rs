@@ -1,6 +1,6 @@
-//! In what a queue that exists is not the one that was to be made.
+//! How an existing queue differs from the one to declare.
 //!
-//! The broker names the first difference that it meets; whoever mends that one only would meet the next.
+//! The broker names only the first difference; a user who corrects that one would meet the next.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use crate::management::QueueInfo;
 
 const KIND: &str = "x-queue-type";
 
-/// Every argument that differs, each with what it is and what was wanted.
+/// Describes every argument that differs, with its actual and its wanted value.
 pub(crate) fn differences(found: &QueueInfo, wanted: &FieldTable) -> Vec<String> {
     let wanted: BTreeMap<&str, Value> =
         wanted.inner().iter().map(|(name, value)| (name.as_str(), json(value))).collect();
     let mut current: BTreeMap<&str, Value> =
         found.arguments.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
-    // A queue that was made without the argument has a kind all the same.
+    // A queue that was declared without the argument has a type all the same.
     if let Some(kind) = &found.kind {
         current.insert(KIND, kind.as_str().into());
     }
     let shown = |value: Option<&Value>| value.map_or("none".to_owned(), Value::to_string);
     let differs = |name: &&str| current.get(name) != wanted.get(name);
     let own = current.keys().filter(|name| !wanted.contains_key(*name));
-    let mut told: Vec<_> = wanted
+    let mut described: Vec<_> = wanted
         .keys()
         .chain(own)
         .copied()
@@ -33,20 +33,20 @@ pub(crate) fn differences(found: &QueueInfo, wanted: &FieldTable) -> Vec<String>
         .collect();
     for (name, is, should_be) in [("durable", found.durable, true), ("auto_delete", found.auto_delete, false)] {
         if is.is_some_and(|is| is != should_be) {
-            told.push(format!("{name} is {} and not {should_be}", !should_be));
+            described.push(format!("{name} is {} and not {should_be}", !should_be));
         }
     }
-    told
+    described
 }
 
-/// What the management interface makes of an argument.
+/// An argument as the management interface writes it.
 fn json(value: &AMQPValue) -> Value {
     match value {
         AMQPValue::LongString(text) => String::from_utf8_lossy(text.as_bytes()).into(),
         AMQPValue::Boolean(value) => (*value).into(),
         AMQPValue::LongInt(number) => (*number).into(),
         AMQPValue::LongLongInt(number) => (*number).into(),
-        // No argument of ours is of another kind.
+        // Postrider sets no argument of another type.
         other => format!("{other:?}").into(),
     }
 }
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_differs_is_told_and_nothing_else() {
+    fn every_difference_is_named_and_nothing_else() {
         let mut wanted = FieldTable::default();
         wanted.insert(KIND.into(), AMQPValue::LongString("quorum".into()));
         wanted.insert("x-delivery-limit".into(), AMQPValue::LongInt(7));
@@ -75,7 +75,7 @@ mod tests {
 
         let other = json!({"x-message-ttl": 80, "x-expires": 5, "x-single-active-consumer": true});
         let other = json!({"name": "q", "type": "classic", "durable": false, "auto_delete": true, "arguments": other});
-        let told = [
+        let described = [
             "x-delivery-limit is none and not 7",
             "x-message-ttl is 80 and not 160",
             "x-queue-type is \"classic\" and not \"quorum\"",
@@ -83,6 +83,6 @@ mod tests {
             "durable is false and not true",
             "auto_delete is true and not false",
         ];
-        assert_eq!(differences(&found(other), &wanted), told);
+        assert_eq!(differences(&found(other), &wanted), described);
     }
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a broker.
+//! The checks of `postrider doctor` on a broker.
 
 mod queues;
 
@@ -17,9 +17,8 @@ use crate::error::{ACCESS_REFUSED, code, words};
 use crate::options::RabbitmqOptions;
 
 impl RabbitmqStore {
-    /// Looks at a broker and the queues on it, and says what is wrong and what to do about it. Changes nothing: what it
-    /// makes to try the user's rights is gone when it ends. Fails only where there is nothing to look at: for a URL or
-    /// options that nobody could use.
+    /// Checks a broker and the queues on it, and returns each finding with its fix. Changes nothing: the queue that it
+    /// declares to check the user's permissions is gone when it ends. Fails only for an invalid URL or invalid options.
     pub fn examine(
         url: &str,
         options: RabbitmqOptions,
@@ -32,34 +31,34 @@ impl RabbitmqStore {
                 Some(Ok(broker)) => broker,
                 Some(Err(error @ MessagingError::InvalidInput { .. })) => return Err(error),
                 Some(Err(error)) => return Ok(vec![Finding::failed("connection", &error)]),
-                None => return Ok(vec![Finding::failed("connection", &crate::error::silent("connect"))]),
+                None => return Ok(vec![Finding::failed("connection", &crate::error::no_answer("connect"))]),
             };
             let (authority, vhost) = (&store.uri.authority, &store.uri.vhost);
-            let place = format!("{}:{}, virtual host '{vhost}'", authority.host, authority.port);
-            let mut findings = vec![Finding::fine("connection", place)];
+            let address = format!("{}:{}, virtual host '{vhost}'", authority.host, authority.port);
+            let mut findings = vec![Finding::fine("connection", address)];
             findings.push(match deadline.limit(rights(&broker, &store, deadline)).await {
                 Some(found) => found,
-                None => Finding::failed("rights", &crate::error::silent("examine")),
+                None => Finding::failed("rights", &crate::error::no_answer("examine")),
             });
-            findings.extend(managed(&broker, deadline).await);
+            findings.extend(management_checks(&broker, deadline).await);
             findings.push(consumer_timeout(&store.options));
-            // What was found stands, whatever becomes of the connection.
+            // The findings stand even if the close fails.
             let _ = broker.close(deadline).await;
             Ok(findings)
         })
     }
 }
 
-/// Everything that only the management interface tells.
-async fn managed(broker: &RabbitmqBroker, deadline: Deadline) -> Vec<Finding> {
+/// The checks that need the management interface.
+async fn management_checks(broker: &RabbitmqBroker, deadline: Deadline) -> Vec<Finding> {
     let management = broker.management();
     let overview = match management.overview(deadline).await {
         Ok(overview) => overview,
         Err(error) => {
-            let costs = "Without it queues cannot be listed, what is in flight is not counted, and the queues' \
-                         arguments and policies were not looked at";
-            let fix = "enable the plugin rabbitmq_management, give the user the tag 'monitoring', and name the \
-                       interface in common.messaging.rabbitmq.management_url";
+            let costs = "Without it queues cannot be listed, messages in flight are not counted, and the queues' \
+                         arguments and policies were not checked";
+            let fix = "enable the plugin rabbitmq_management, give the user the tag 'monitoring', and set its URL in \
+                       common.messaging.rabbitmq.management_url";
             return vec![Finding::new("management", Severity::Warning, format!("{error}. {costs}"), fix)];
         }
     };
@@ -70,8 +69,8 @@ async fn managed(broker: &RabbitmqBroker, deadline: Deadline) -> Vec<Finding> {
         Ok(alarms) => Finding::new(
             "alarms",
             Severity::Problem,
-            format!("the broker takes no messages: {}", alarms.join(", ")),
-            "free memory or disk there, or change the broker's vm_memory_high_watermark or disk_free_limit",
+            format!("the broker accepts no messages: {}", alarms.join(", ")),
+            "free memory or disk on that node, or change the broker's vm_memory_high_watermark or disk_free_limit",
         ),
         Err(error) => Finding::unseen("alarms", error),
     });
@@ -82,10 +81,10 @@ async fn managed(broker: &RabbitmqBroker, deadline: Deadline) -> Vec<Finding> {
     findings
 }
 
-/// Whether the user may do what a program must, by doing it to a queue that ends with this connection.
+/// Checks the user's permissions by using each on a queue that is deleted with this connection.
 async fn rights(broker: &RabbitmqBroker, store: &RabbitmqStore, deadline: Deadline) -> Finding {
     let tried = async {
-        let live = broker.link().live(deadline).await?;
+        let live = broker.connection().live(deadline).await?;
         live.channel("examine").await
     };
     let channel = match tried.await {
@@ -93,7 +92,7 @@ async fn rights(broker: &RabbitmqBroker, store: &RabbitmqStore, deadline: Deadli
         Err(error) => return Finding::failed("rights", &error),
     };
     match try_rights(&channel).await {
-        Ok(()) => Finding::fine("rights", "the user may make queues, write and read"),
+        Ok(()) => Finding::fine("rights", "the user may declare queues, write and read"),
         Err((what, error)) if code(&error) == Some(ACCESS_REFUSED) => {
             let needs_less = what == Right::Configure && !store.options.create_queues;
             let severity = if needs_less { Severity::Warning } else { Severity::Problem };
@@ -105,13 +104,13 @@ async fn rights(broker: &RabbitmqBroker, store: &RabbitmqStore, deadline: Deadli
             Finding::new("rights", severity, format!("the user lacks the right to {what}: {}", words(&error)), fix)
         }
         Err((what, error)) => {
-            let found = format!("whether the user may {what} cannot be told: {}", words(&error));
-            Finding::new("rights", Severity::Note, found, "look at the broker's log")
+            let found = format!("the user's right to {what} is unknown: {}", words(&error));
+            Finding::new("rights", Severity::Note, found, "read the broker's log")
         }
     }
 }
 
-/// What a user may be allowed.
+/// A permission of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Right {
     Configure,
@@ -122,7 +121,7 @@ enum Right {
 impl std::fmt::Display for Right {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Configure => "make queues (configure)",
+            Self::Configure => "declare queues (configure)",
             Self::Write => "write",
             Self::Read => "read",
         })
@@ -130,7 +129,7 @@ impl std::fmt::Display for Right {
 }
 
 async fn try_rights(channel: &Channel) -> Result<(), (Right, lapin::Error)> {
-    // A colon, as in every name of ours that is no user's queue.
+    // With a colon, as in every name of Postrider's that is not a user's queue.
     let name = format!("postrider:doctor:{:016x}", rand::random::<u64>());
     let name = || name.clone().into();
     let passing = QueueDeclareOptions { exclusive: true, auto_delete: true, ..QueueDeclareOptions::default() };
@@ -146,17 +145,17 @@ async fn try_rights(channel: &Channel) -> Result<(), (Right, lapin::Error)> {
     Ok(())
 }
 
-/// The broker does not tell its own value, neither by AMQP nor by the management interface.
+/// A note on `consumer_timeout`: the broker reports its value neither by AMQP nor by the management interface.
 fn consumer_timeout(options: &RabbitmqOptions) -> Finding {
     let (timeout, longest) = (show(options.consumer_timeout), show(options.longest_hold()));
     Finding::new(
         "leases",
         Severity::Note,
         format!(
-            "a lease can last {longest}, if the broker's consumer_timeout is {timeout}; the broker does not tell it, and \
-             one that is shorter takes messages back from workers that still hold them"
+            "a lease can last {longest} if the broker's consumer_timeout is {timeout}; the broker does not report its value, \
+             and a shorter one requeues messages that workers still hold"
         ),
-        "compare with `rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'` (milliseconds), and write what \
-         it is into common.messaging.rabbitmq.consumer_timeout_seconds",
+        "compare with `rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'` (milliseconds), and set \
+         common.messaging.rabbitmq.consumer_timeout_seconds to that value",
     )
 }

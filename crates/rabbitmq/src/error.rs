@@ -1,4 +1,4 @@
-//! What the broker's errors mean.
+//! The broker's errors as [`MessagingError`]s.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,16 +13,16 @@ use tokio_rustls::rustls;
 
 use crate::PROVIDER;
 
-/// The broker's words for what is not there.
+/// AMQP code: the queue or exchange does not exist.
 pub(crate) const NOT_FOUND: u16 = 404;
-/// The broker's words for a queue that is there and is another one.
+/// AMQP code: the queue exists with other arguments.
 pub(crate) const PRECONDITION_FAILED: u16 = 406;
-/// The broker's words for a right that is missing.
+/// AMQP code: the user lacks a permission, or the password is wrong.
 pub(crate) const ACCESS_REFUSED: u16 = 403;
-/// The broker's words for a virtual host that is not there, or not for this user.
+/// AMQP code: the virtual host does not exist, or the user has no access to it.
 const NOT_ALLOWED: u16 = 530;
 
-/// The broker's number for an error, if the broker told of it.
+/// The AMQP code of an error that the broker reported.
 pub(crate) fn code(error: &lapin::Error) -> Option<u16> {
     match error.kind() {
         ErrorKind::ProtocolError(error) => Some(error.get_id()),
@@ -30,7 +30,7 @@ pub(crate) fn code(error: &lapin::Error) -> Option<u16> {
     }
 }
 
-/// The broker's words, if the broker told of it.
+/// The broker's text of an error, or lapin's for an error that the broker did not report.
 pub(crate) fn words(error: &lapin::Error) -> String {
     match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),
@@ -38,14 +38,14 @@ pub(crate) fn words(error: &lapin::Error) -> String {
     }
 }
 
-/// Why an operation failed. Nothing was done, or what was done does no harm.
+/// The error of an operation that had no effect, or only a harmless one.
 pub(crate) fn failed(operation: &'static str, error: lapin::Error) -> MessagingError {
     match code(&error) {
         Some(ACCESS_REFUSED) => {
-            let source = Arc::new(Advised {
+            let source = Arc::new(WithAdvice {
                 error,
                 advice: "let the user configure, write and read its queues, postrider:.* and amq.default; `postrider doctor` \
-                         names what is missing"
+                         names the missing permission"
                     .into(),
             });
             MessagingError::Provider { provider: PROVIDER, operation, source, retryable: false }
@@ -53,7 +53,7 @@ pub(crate) fn failed(operation: &'static str, error: lapin::Error) -> MessagingE
         Some(code) => MessagingError::Provider {
             provider: PROVIDER,
             operation,
-            // Rights and arguments stay what they are; a queue without a leader or a busy node does not.
+            // A retry does not change permissions or arguments; it may help when a queue has no leader or a node is busy.
             retryable: !matches!(code, NOT_FOUND | PRECONDITION_FAILED),
             source: Arc::new(error),
         },
@@ -65,80 +65,79 @@ pub(crate) fn failed(operation: &'static str, error: lapin::Error) -> MessagingE
     }
 }
 
-/// What was refused, whatever is tried again, and what to do.
+/// An error that a retry does not help, with its remedy.
 #[derive(Debug)]
-struct Advised {
+struct WithAdvice {
     error: lapin::Error,
     advice: Cow<'static, str>,
 }
 
-impl fmt::Display for Advised {
+impl fmt::Display for WithAdvice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}", words(&self.error), self.advice)
     }
 }
 
-impl std::error::Error for Advised {
+impl std::error::Error for WithAdvice {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }
 }
 
-/// Why a connection was not opened.
-pub(crate) fn unreached(place: &str, uri: &AMQPUri, error: lapin::Error) -> MessagingError {
+/// The error of a failed connect.
+pub(crate) fn connect_failed(address: &str, uri: &AMQPUri, error: lapin::Error) -> MessagingError {
     let (user, vhost) = (uri.authority.userinfo.username.escape_debug(), uri.vhost.escape_debug());
     let refused = |error, advice: Cow<'static, str>| MessagingError::Provider {
         provider: PROVIDER,
         operation: "connect",
-        source: Arc::new(Advised { error, advice }),
+        source: Arc::new(WithAdvice { error, advice }),
         retryable: false,
     };
     let encryption = Encryption::of(&error);
     if encryption == Encryption::Distrusted {
-        let advice = "the broker's certificate is not trusted. Name the host that it was made for, and in \
-                      common.messaging.rabbitmq.ca_file the file of the authority that signed it";
+        let advice = "the broker's certificate is not trusted. Use the host name that it was issued for, and set \
+                      common.messaging.rabbitmq.ca_file to the file of the authority that signed it";
         return refused(error, advice.into());
     }
     match code(&error) {
         Some(ACCESS_REFUSED) => {
             let advice = format!(
-                "{place} does not accept user '{user}' with this password; correct the URL, or set the password there with \
+                "{address} does not accept user '{user}' with this password; correct the URL, or set the password there with \
                  `rabbitmqctl change_password '{user}'`"
             );
             return refused(error, advice.into());
         }
         Some(NOT_ALLOWED) => {
             let advice = format!(
-                "{place} does not let user '{user}' into virtual host '{vhost}'; correct the URL, or make it there with \
+                "{address} does not let user '{user}' into virtual host '{vhost}'; correct the URL, or create it there with \
                  `rabbitmqctl add_vhost '{vhost}'` and `rabbitmqctl set_permissions -p '{vhost}' '{user}' '.*' '.*' '.*'`"
             );
             return refused(error, advice.into());
         }
         _ => {}
     }
-    let told = words(&error);
-    let meaning = match (&uri.scheme, error.kind()) {
+    let text = words(&error);
+    let hint = match (&uri.scheme, error.kind()) {
         (AMQPScheme::AMQPS, _) if encryption == Encryption::Failed => {
-            "; if that port is not for TLS, write amqp:// or the port that is, often 5671"
+            "; if that port does not use TLS, write amqp://, or the port that does, often 5671"
         }
         (AMQPScheme::AMQP, kind) if is_no_answer(kind) => {
-            "; if that port is for TLS, write amqps:// or the port that is not, often 5672"
+            "; if that port uses TLS, write amqps://, or the port that does not, often 5672"
         }
         _ => "",
     };
     MessagingError::Connection {
         provider: PROVIDER,
-        detail: format!("{place}: {told}{meaning}"),
+        detail: format!("{address}: {text}{hint}"),
         source: Some(Arc::new(error)),
     }
 }
 
-/// What a connection's encryption has to do with its failure.
+/// How TLS was involved in a failed connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encryption {
-    /// Nothing.
     Uninvolved,
-    /// It was not agreed on.
+    /// The handshake failed.
     Failed,
     /// The broker's certificate is not trusted.
     Distrusted,
@@ -164,7 +163,7 @@ impl Encryption {
     }
 }
 
-/// Whether somebody was there and did not speak AMQP.
+/// Whether the server accepted the connection and did not speak AMQP.
 fn is_no_answer(kind: &ErrorKind) -> bool {
     use io::ErrorKind as Io;
     match kind {
@@ -176,24 +175,24 @@ fn is_no_answer(kind: &ErrorKind) -> bool {
     }
 }
 
-/// A queue that exists and is not the one that was to be made.
+/// The error for a queue that exists with other arguments.
 pub(crate) fn other_arguments(queue: &str, what_differs: &str) -> MessagingError {
     MessagingError::invalid(
         "queue",
         format!(
-            "'{queue}' exists with other arguments: {what_differs}. Use it as it is by sending to it without making it, choose its \
-             kind with queue_type, or delete it once it is empty"
+            "'{queue}' exists with other arguments: {what_differs}. Send to it without creating it, set queue_type to its \
+             type, or delete it once it is empty"
         ),
     )
 }
 
-/// A queue that is not there.
+/// The error for a queue that does not exist.
 pub(crate) fn missing(queue: &QueueName) -> MessagingError {
     MessagingError::QueueNotFound { queue: queue.clone() }
 }
 
-/// The broker did not answer in time.
-pub(crate) fn silent(operation: &'static str) -> MessagingError {
+/// The error for a request that the broker did not answer in time.
+pub(crate) fn no_answer(operation: &'static str) -> MessagingError {
     MessagingError::Connection {
         provider: PROVIDER,
         detail: format!("the broker did not answer {operation} in time"),

@@ -1,9 +1,9 @@
-//! Leases: what this connection holds, and until when.
+//! The leases of this connection.
 //!
-//! The broker knows no leases: it holds a message for a connection as long as the connection lives. So a lease is a
-//! record here. Whoever ends one takes the record out first, so that it ends once; a timer takes out those that ran out
-//! and gives their messages back. A record names the channel on which its message came: a message's number means another
-//! message on any other.
+//! The broker has no leases: it holds a message for a connection until the connection ends. So a lease is a record here. The
+//! task that ends a lease takes the record out first, so that it ends once; a timer takes out expired ones and requeues
+//! their messages. A record names the channel on which its message arrived: a delivery tag means another message on any
+//! other channel.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -14,41 +14,41 @@ use postrider_core::{LeaseToken, MessagingError, QueueName, ReceiptHandle};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::feed::Feed;
-use crate::keyed::Place;
-use crate::link::lock;
+use crate::connection::lock;
+use crate::consumer_channel::ConsumerChannel;
+use crate::partitions::ActivePartition;
 
-/// A message in somebody's hands.
+/// A leased message.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) queue: QueueName,
     pub(crate) stored: Stored,
-    pub(crate) at: At,
-    /// When the broker handed it over: it takes back what it waits for too long.
+    pub(crate) location: Location,
+    /// When the broker delivered it: its `consumer_timeout` counts from then.
     pub(crate) since: Instant,
     pub(crate) ends: Instant,
 }
 
-/// Where it came from, and where it is settled.
+/// Where a message arrived and must be settled.
 #[derive(Debug)]
-pub(crate) enum At {
-    /// On the channel of its queue.
-    Feed { feed: Arc<Feed>, tag: u64 },
-    /// In a partition, which it holds.
-    Partition(Place),
+pub(crate) enum Location {
+    /// The channel of its queue.
+    Channel { channel: Arc<ConsumerChannel>, tag: u64 },
+    /// Its partition, which stays blocked until the lease ends.
+    Partition(ActivePartition),
 }
 
 impl Lease {
-    /// Whether a receipt names the message that this is a lease on.
+    /// Whether a receipt names the message of this lease.
     fn is_of(&self, receipt: &ReceiptHandle) -> bool {
         self.queue == *receipt.queue() && self.stored.id == receipt.message_id()
     }
 
-    /// Whether the broker still holds the message for us.
+    /// Whether the broker still holds the message for this connection.
     pub(crate) fn is_held(&self) -> bool {
-        match &self.at {
-            At::Feed { feed, .. } => feed.is_open(),
-            At::Partition(place) => place.is_open(),
+        match &self.location {
+            Location::Channel { channel, .. } => channel.is_open(),
+            Location::Partition(partition) => partition.is_open(),
         }
     }
 }
@@ -56,9 +56,8 @@ impl Lease {
 /// All leases of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    /// Held for a few moves.
     state: Mutex<State>,
-    /// The first end has changed.
+    /// Notified when the earliest end changes.
     changed: Notify,
 }
 
@@ -84,7 +83,7 @@ impl State {
 }
 
 impl Leases {
-    /// Notes a lease.
+    /// Adds a lease.
     pub(crate) fn add(&self, token: LeaseToken, lease: Lease) {
         let is_first = lock(&self.state).put(token.0, lease);
         if is_first {
@@ -92,7 +91,7 @@ impl Leases {
         }
     }
 
-    /// Takes a lease out to end it. Answers none when it is over: settled, run out, or gone with its connection.
+    /// Takes a lease out to end it. Returns `None` when it was settled, has expired, or was lost with its connection.
     pub(crate) fn take(&self, receipt: &ReceiptHandle) -> Option<Lease> {
         let lease = {
             let mut state = lock(&self.state);
@@ -103,18 +102,18 @@ impl Leases {
             return Some(lease);
         }
         if lease.is_held() {
-            // It ran out a moment ago: the timer gives it back.
+            // It has just expired: the timer requeues the message.
             self.add(receipt.token(), lease);
         }
         None
     }
 
-    /// Puts a lease back that could not be ended.
-    pub(crate) fn put_back(&self, receipt: &ReceiptHandle, lease: Lease) {
+    /// Restores a lease that could not be ended.
+    pub(crate) fn restore(&self, receipt: &ReceiptHandle, lease: Lease) {
         self.add(receipt.token(), lease);
     }
 
-    /// Sets the end of a lease. The broker takes a message back that it has waited for longer than `longest`.
+    /// Sets the end of a lease. `longest` limits the total time since the delivery.
     pub(crate) fn extend(
         &self,
         receipt: &ReceiptHandle,
@@ -131,8 +130,8 @@ impl Leases {
             return Err(MessagingError::invalid(
                 "extension",
                 format!(
-                    "message {} would be held for {} s in all, and the broker takes back what is held for longer than {} \
-                     s; raise consumer_timeout at the broker and here",
+                    "message {} would be held for {} s in total, and the limit is {} s; raise consumer_timeout on the broker \
+                     and in the configuration",
                     receipt.message_id(),
                     ends.saturating_duration_since(lease.since).as_secs(),
                     longest.as_secs()
@@ -148,7 +147,7 @@ impl Leases {
         Ok(())
     }
 
-    /// The messages of a queue that are leased.
+    /// Returns the leased messages of a queue.
     pub(crate) fn of(&self, queue: &QueueName) -> Vec<Stored> {
         let now = Instant::now();
         let state = lock(&self.state);
@@ -156,12 +155,12 @@ impl Leases {
         held.map(|lease| lease.stored.clone()).collect()
     }
 
-    /// Waits for leases to run out, and takes them out.
-    pub(crate) async fn run_out(&self) -> Vec<Lease> {
+    /// Waits for leases to expire, and takes them out.
+    pub(crate) async fn next_expired(&self) -> Vec<Lease> {
         loop {
             let first = lock(&self.state).ends.first().map(|(ends, _)| *ends);
             match first {
-                Some(ends) if ends <= Instant::now() => return self.take_over(),
+                Some(ends) if ends <= Instant::now() => return self.take_expired(),
                 Some(ends) => {
                     tokio::select! {
                         () = tokio::time::sleep_until(ends) => {}
@@ -173,17 +172,17 @@ impl Leases {
         }
     }
 
-    fn take_over(&self) -> Vec<Lease> {
+    fn take_expired(&self) -> Vec<Lease> {
         let (mut state, now) = (lock(&self.state), Instant::now());
-        let mut over = Vec::new();
+        let mut expired = Vec::new();
         while let Some((ends, token)) = state.ends.first().copied().filter(|(ends, _)| *ends <= now) {
             state.ends.remove(&(ends, token));
-            over.extend(state.leases.remove(&token));
+            expired.extend(state.leases.remove(&token));
         }
-        over
+        expired
     }
 
-    /// Takes all of them out.
+    /// Takes all leases out.
     pub(crate) fn take_all(&self) -> Vec<Lease> {
         let mut state = lock(&self.state);
         state.ends.clear();

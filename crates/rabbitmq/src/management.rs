@@ -1,4 +1,4 @@
-//! The broker's management interface: what AMQP does not tell.
+//! A client of the broker's management interface, for what AMQP does not report.
 
 use std::fmt;
 
@@ -17,13 +17,13 @@ use url::Url;
 use crate::PROVIDER;
 use crate::options::RabbitmqOptions;
 #[cfg(feature = "tls")]
-use crate::trust;
+use crate::tls;
 
-/// Where it answers when nobody says otherwise.
-const USUAL_PORT: u16 = 15672;
-const USUAL_TLS_PORT: u16 = 15671;
+/// Default ports of the management interface.
+const DEFAULT_PORT: u16 = 15672;
+const DEFAULT_TLS_PORT: u16 = 15671;
 
-/// The way to it.
+/// The address of the management interface and the credentials.
 pub(crate) struct Management {
     url: Url,
     vhost: String,
@@ -35,12 +35,12 @@ pub(crate) struct Management {
 impl fmt::Debug for Management {
     /// Without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = (self.url.host_str(), self.url.port_or_known_default());
-        f.debug_struct("Management").field("place", &place).field("vhost", &self.vhost).finish_non_exhaustive()
+        let address = (self.url.host_str(), self.url.port_or_known_default());
+        f.debug_struct("Management").field("address", &address).field("vhost", &self.vhost).finish_non_exhaustive()
     }
 }
 
-/// A queue, as it is told of.
+/// A queue.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct QueueInfo {
     pub(crate) name: String,
@@ -62,7 +62,7 @@ pub(crate) struct QueueInfo {
     pub(crate) auto_delete: Option<bool>,
 }
 
-/// A way from an exchange, as it is told of.
+/// A binding of an exchange.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Binding {
     pub(crate) source: String,
@@ -90,7 +90,7 @@ struct Alarm {
     resource: String,
 }
 
-/// The broker, as it is told of.
+/// The broker's versions.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Overview {
     pub(crate) rabbitmq_version: String,
@@ -104,8 +104,8 @@ impl Management {
             Some(url) => url.clone(),
             None => {
                 let (scheme, port) = match uri.scheme {
-                    AMQPScheme::AMQP => ("http", USUAL_PORT),
-                    AMQPScheme::AMQPS => ("https", USUAL_TLS_PORT),
+                    AMQPScheme::AMQP => ("http", DEFAULT_PORT),
+                    AMQPScheme::AMQPS => ("https", DEFAULT_TLS_PORT),
                 };
                 format!("{scheme}://{}:{port}", authority.host)
             }
@@ -130,7 +130,7 @@ impl Management {
         })
     }
 
-    /// All queues that users have made or named.
+    /// Lists all queues whose names a Postrider queue may have.
     pub(crate) async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, MessagingError> {
         let queues = self.queues(deadline).await?;
         let mut names: Vec<_> = queues.iter().filter_map(|queue| QueueName::new(&queue.name).ok()).collect();
@@ -138,18 +138,18 @@ impl Management {
         Ok(names)
     }
 
-    /// Everything that is told of the queues of the virtual host.
+    /// Returns the queues of the virtual host.
     pub(crate) async fn queues(&self, deadline: Deadline) -> Result<Vec<QueueInfo>, MessagingError> {
         self.get(&["api", "queues", &self.vhost], deadline).await
     }
 
-    /// Everything that is told of one of them.
+    /// Returns one queue.
     pub(crate) async fn queue(&self, name: &str, deadline: Deadline) -> Result<QueueInfo, MessagingError> {
         self.get(&["api", "queues", &self.vhost, name], deadline).await
     }
 
-    /// How many messages of these queues are held, some seconds ago.
-    pub(crate) async fn unsettled(&self, names: &[String], deadline: Deadline) -> Result<u64, MessagingError> {
+    /// Returns how many messages of these queues were unacknowledged some seconds ago.
+    pub(crate) async fn unacknowledged(&self, names: &[String], deadline: Deadline) -> Result<u64, MessagingError> {
         let mut total = 0;
         for name in names {
             let queue = self.queue(name, deadline).await?;
@@ -159,12 +159,12 @@ impl Management {
         Ok(total)
     }
 
-    /// Versions.
+    /// Returns the broker's versions.
     pub(crate) async fn overview(&self, deadline: Deadline) -> Result<Overview, MessagingError> {
         self.get(&["api", "overview"], deadline).await
     }
 
-    /// Every way from an exchange of the virtual host.
+    /// Returns the bindings of the virtual host.
     pub(crate) async fn bindings(&self, deadline: Deadline) -> Result<Vec<Binding>, MessagingError> {
         self.get(&["api", "bindings", &self.vhost], deadline).await
     }
@@ -186,10 +186,10 @@ impl Management {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &[&str], deadline: Deadline) -> Result<T, MessagingError> {
-        // On the heap: everybody who counts messages would carry its size otherwise.
+        // Boxed: the futures of all callers would contain it otherwise.
         let fetch = Box::pin(self.fetch(path));
         let body = deadline.limit(fetch).await.unwrap_or_else(|| Err(self.unreachable("no answer in time".into())))?;
-        serde_json::from_slice(&body).map_err(|error| self.unreachable(format!("its answer is no JSON: {error}")))
+        serde_json::from_slice(&body).map_err(|error| self.unreachable(format!("the answer is not JSON: {error}")))
     }
 
     async fn fetch(&self, path: &[&str]) -> Result<Bytes, MessagingError> {
@@ -197,7 +197,7 @@ impl Management {
         let mut url = self.url.clone();
         url.path_segments_mut().map_err(|()| failed(&"the URL has no path"))?.pop_if_empty().extend(path);
         let host = url.host_str().unwrap_or_default().to_owned();
-        let port = url.port_or_known_default().unwrap_or(USUAL_PORT);
+        let port = url.port_or_known_default().unwrap_or(DEFAULT_PORT);
         let stream = TcpStream::connect((host.trim_matches(['[', ']']), port)).await.map_err(|error| failed(&error))?;
         let request = Request::get(url.path())
             .header("host", format!("{host}:{port}"))
@@ -205,11 +205,11 @@ impl Management {
             .body(Empty::<Bytes>::new())
             .map_err(|error| failed(&error))?;
         let answer = match url.scheme() {
-            // A build without TLS connects to no broker with such a URL.
+            // A build without TLS refuses such a URL earlier.
             #[cfg(feature = "tls")]
             "https" => {
                 let name = host.clone().try_into().map_err(|error| failed(&error))?;
-                let stream = trust::connector(self.ca_file.as_deref())?
+                let stream = tls::connector(self.ca_file.as_deref())?
                     .connect(name, stream)
                     .await
                     .map_err(|error| failed(&error))?;
@@ -219,11 +219,11 @@ impl Management {
         };
         let (status, body) = answer.map_err(|error| failed(&error))?;
         match status {
-            // A check that fails tells so in its body.
+            // A health check that fails says so in the body of a 503.
             200 | 503 => Ok(body),
-            401 => Err(failed(&"it does not know the user, or the user lacks the tag 'management' or 'monitoring'")),
-            404 => Err(failed(&"it knows nothing of it")),
-            status => Err(failed(&format!("it answered {status}"))),
+            401 => Err(failed(&"wrong user or password, or the user lacks the tag 'management' or 'monitoring'")),
+            404 => Err(failed(&"no such object")),
+            status => Err(failed(&format!("it await_answer {status}"))),
         }
     }
 
@@ -232,7 +232,7 @@ impl Management {
         MessagingError::Connection {
             provider: PROVIDER,
             detail: format!(
-                "the management interface at {host}:{port}: {why}. AMQP alone does not tell this; enable the plugin \
+                "the management interface at {host}:{port}: {why}. AMQP alone does not report this; enable the plugin \
                  rabbitmq_management and set management_url"
             ),
             source: None,
@@ -241,7 +241,7 @@ impl Management {
 }
 
 fn percent_decoded(text: &str) -> String {
-    // The same rules as in the path of a URL; a name that is no UTF-8 is none that the broker knows.
+    // As in the path of a URL; the broker has no name that is not UTF-8.
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -265,7 +265,7 @@ where
     S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
-    // It ends with the sender.
+    // Ends when the sender is dropped.
     tokio::spawn(connection);
     let response = sender.send_request(request).await?;
     let status = response.status().as_u16();

@@ -1,42 +1,43 @@
-//! How a broker is used.
+//! Options of a connection to a broker.
 
 use std::fmt;
 use std::time::Duration;
 
 use postrider_core::Limits;
 
-/// How a broker is used.
+/// Options of a connection to a broker.
 #[derive(Clone)]
 pub struct RabbitmqOptions {
-    /// The virtual host; `None` is the one that the URL names.
+    /// Virtual host; `None` means the one in the URL.
     pub vhost: Option<String>,
-    /// What kind of queues are made.
+    /// Type of the queues that are created.
     pub queue_type: QueueType,
-    /// How many partitions a queue has whose messages have keys. Every process must say the same.
+    /// Number of partitions of a queue whose messages have ordering keys. Must be the same in every process.
     pub partitions: u32,
-    /// How many messages one receive takes from the broker at most.
+    /// Maximum number of messages of one receive.
     pub prefetch_count: u16,
-    /// How often the connection shows that it is alive.
+    /// Heartbeat interval of the connection.
     pub heartbeat: Duration,
-    /// How long connecting may take.
+    /// Time limit of a connect.
     pub connection_timeout: Duration,
-    /// The broker's `consumer_timeout`: it takes back what was not settled for so long, with everything else that was
+    /// The broker's `consumer_timeout`: a message that is not settled within it is requeued, together with all other messages
     /// received from the same queue.
     pub consumer_timeout: Duration,
-    /// Where the broker's management interface answers; `None` looks on the broker's host, on the usual port.
+    /// URL of the broker's management interface; `None` means the broker's host and the default port.
     pub management_url: Option<String>,
-    /// A file with the certificates that an `amqps` broker's certificate is checked against; `None` takes the system's.
+    /// File with the CA certificates that the certificate of an `amqps` broker is verified against; `None` means the
+    /// system's.
     pub ca_file: Option<String>,
-    /// Whether a send makes a queue that is missing.
+    /// Whether a send creates a missing queue.
     pub create_queues: bool,
-    /// The largest body and headers.
+    /// Limits of bodies, headers, delays and leases.
     pub limits: Limits,
-    /// What the broker calls this connection.
+    /// Name of the connection in the broker's management interface.
     pub connection_name: String,
 }
 
 impl fmt::Debug for RabbitmqOptions {
-    /// Without the password that `management_url` may have.
+    /// Omits the password that `management_url` may have.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |url: &String| match url.rsplit_once('@') {
             Some((_, address)) => format!("***@{address}"),
@@ -59,18 +60,18 @@ impl fmt::Debug for RabbitmqOptions {
     }
 }
 
-/// A kind of queue.
+/// Type of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueueType {
-    /// Replicated, and counts its deliveries.
+    /// Replicated, and counts deliveries.
     #[default]
     Quorum,
-    /// On one node, and counts nothing.
+    /// On one node, and does not count deliveries.
     Classic,
 }
 
 impl QueueType {
-    /// The kind's name in the broker's arguments.
+    /// Returns the type's name in queue arguments.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Quorum => "quorum",
@@ -99,13 +100,13 @@ impl Default for RabbitmqOptions {
 }
 
 impl RabbitmqOptions {
-    /// How long something may stay unsettled before the broker takes it back. The broker looks once a minute.
+    /// Longest time from delivery to settlement. Below `consumer_timeout`, which the broker checks once a minute.
     pub(crate) fn longest_hold(&self) -> Duration {
         self.consumer_timeout.saturating_sub(Duration::from_secs(120)).max(Duration::from_secs(1))
     }
 
-    /// How long a message with a key may wait in a worker's hand: enough is left for its lease.
-    pub(crate) fn longest_wait_in_hand(&self) -> Duration {
+    /// Longest time that a message with a key may be parked. Leaves enough time for its lease.
+    pub(crate) fn longest_park(&self) -> Duration {
         self.longest_hold().mul_f64(0.7)
     }
 }

@@ -1,7 +1,7 @@
-//! Messages on their way out, confirmed by the broker.
+//! Publishers: send messages and return the broker's confirms.
 //!
-//! A [`Publisher`] has one channel, and a task that sends everybody's messages on it without waiting for confirms in
-//! between. What it must know before it answers anybody is in [`line`](crate::line).
+//! A [`Publisher`] has one channel and one task, which sends the messages of all callers without waiting for confirms in
+//! between. [`publisher_task`](crate::publisher_task) says when the task may answer a caller.
 
 use bytes::Bytes;
 use lapin::options::ConfirmSelectOptions;
@@ -9,11 +9,11 @@ use lapin::{BasicProperties, Channel};
 use postrider_core::{MessagingError, spawn};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::error::silent;
-use crate::line::{Line, Order};
-use crate::link::{Live, answered};
+use crate::connection::{LiveConnection, await_answer};
+use crate::error::no_answer;
+use crate::publisher_task::{PublishRequest, PublisherTask};
 
-/// A message as it goes to the broker.
+/// A message with its route.
 #[derive(Debug, Clone)]
 pub(crate) struct Outgoing {
     pub(crate) exchange: String,
@@ -22,78 +22,78 @@ pub(crate) struct Outgoing {
     pub(crate) body: Bytes,
 }
 
-/// What became of a message.
+/// Outcome of a sent message.
 #[derive(Debug, Clone)]
 pub(crate) enum Published {
-    /// The broker has it, durably.
+    /// Durable on the broker.
     Stored,
-    /// There is no queue for it. The broker does not have it.
+    /// No queue for its route; not stored.
     Unroutable,
-    /// The broker would not take it: its queue is full, or is about to go.
+    /// Refused by the broker: its queue is full, or is being deleted.
     Refused,
-    /// Nobody knows.
+    /// Outcome unknown.
     Unknown(MessagingError),
-    /// It was not sent.
+    /// Not sent.
     NotSent(MessagingError),
 }
 
-/// A channel that messages go out on, in the order in which they were given.
+/// A channel with confirms that sends messages in order.
 #[derive(Debug, Default)]
 pub(crate) struct Publisher {
-    orders: Mutex<Option<mpsc::UnboundedSender<Order>>>,
+    requests: Mutex<Option<mpsc::UnboundedSender<PublishRequest>>>,
 }
 
 impl Publisher {
-    /// Sends messages in their order, and answers what became of each. They go out even if nobody waits for it.
-    pub(crate) async fn publish(&self, live: &Live, messages: Vec<Outgoing>) -> Vec<Published> {
+    /// Sends messages in order and returns the outcome of each. They are sent even if the caller stops waiting.
+    pub(crate) async fn publish(&self, live: &LiveConnection, messages: Vec<Outgoing>) -> Vec<Published> {
         let count = messages.len();
-        let (answer, fates) = oneshot::channel();
-        if let Err(error) = self.order(live, Order { messages, answer }).await {
+        let (answer, outcomes) = oneshot::channel();
+        if let Err(error) = self.request(live, PublishRequest { messages, answer }).await {
             return vec![Published::NotSent(error); count];
         }
-        // It ends without an answer when the runtime does.
-        fates.await.unwrap_or_else(|_| vec![Published::Unknown(silent("send")); count])
+        // The task ends without an answer when the runtime stops.
+        outcomes.await.unwrap_or_else(|_| vec![Published::Unknown(no_answer("send")); count])
     }
 
-    async fn order(&self, live: &Live, mut order: Order) -> Result<(), MessagingError> {
-        let mut orders = self.orders.lock().await;
-        if let Some(orders) = &*orders {
-            match orders.send(order) {
+    async fn request(&self, live: &LiveConnection, mut request: PublishRequest) -> Result<(), MessagingError> {
+        let mut requests = self.requests.lock().await;
+        if let Some(requests) = &*requests {
+            match requests.send(request) {
                 Ok(()) => return Ok(()),
-                // The channel has ended, and with it the task.
-                Err(mpsc::error::SendError(back)) => order = back,
+                // The task has ended with its channel.
+                Err(mpsc::error::SendError(back)) => request = back,
             }
         }
         let (sender, receiver) = mpsc::unbounded_channel();
-        spawn(Line::new(confirming(live).await?, receiver).run());
-        // Its receiver was made a moment ago; should it be gone, the order's answer goes with it.
-        let _ = sender.send(order);
-        *orders = Some(sender);
+        spawn(PublisherTask::new(confirming(live).await?, receiver).run());
+        // If the new task has ended already, the request's answer is dropped with it.
+        let _ = sender.send(request);
+        *requests = Some(sender);
         Ok(())
     }
 }
 
-/// Larger ones go out alone: a broker that takes no message of that size closes the channel, and what others have sent
-/// on it would be lost sight of.
+/// Bodies above this size are sent on a channel of their own: a broker that refuses the size closes the channel, and the
+/// outcomes of all other messages on it would be unknown.
 const LARGE: usize = 256 * 1024;
 
-/// Sends messages in their order, and answers what became of each.
-pub(crate) async fn publish(live: &Live, messages: Vec<Outgoing>) -> Vec<Published> {
+/// Sends messages in order and returns the outcome of each.
+pub(crate) async fn publish(live: &LiveConnection, messages: Vec<Outgoing>) -> Vec<Published> {
     let is_large = |message: &Outgoing| message.body.len() > LARGE;
     if !messages.iter().any(is_large) {
         return live.publisher.publish(live, messages).await;
     }
-    let mut fates = Vec::with_capacity(messages.len());
+    let mut outcomes = Vec::with_capacity(messages.len());
     for run in messages.chunk_by(|message, next| !is_large(message) && !is_large(next)) {
         let alone = Publisher::default();
         let publisher = if is_large(&run[0]) { &alone } else { &live.publisher };
-        fates.extend(publisher.publish(live, run.to_vec()).await);
+        outcomes.extend(publisher.publish(live, run.to_vec()).await);
     }
-    fates
+    outcomes
 }
 
-async fn confirming(live: &Live) -> Result<Channel, MessagingError> {
+async fn confirming(live: &LiveConnection) -> Result<Channel, MessagingError> {
     let channel = live.channel("send").await?;
-    answered("send", channel.confirm_select(ConfirmSelectOptions::default())).await?;
+    await_answer("send", channel.confirm_select(ConfirmSelectOptions::default())).await?;
     Ok(channel)
 }

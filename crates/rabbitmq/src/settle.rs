@@ -1,8 +1,7 @@
-//! How leases end: where a message is settled, retried and dead-lettered.
+//! Settles, extends and gives up leases.
 //!
-//! The broker cannot write anything down on a message that it holds. So a message that is to come back changed is stored
-//! once more, confirmed, and only then is the old one acknowledged: a crash between the two leaves a duplicate, never a
-//! loss.
+//! The broker cannot change a message that it holds. So a message that is to return changed is stored as a copy, the copy
+//! is confirmed, and only then is the original acknowledged: a crash between the two leaves a duplicate, never a loss.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,55 +15,55 @@ use postrider_core::{
 
 use crate::PROVIDER;
 use crate::broker::RabbitmqBroker;
-use crate::feed::{Feed, see_again};
-use crate::keyed::Place;
-use crate::leases::{At, Lease};
-use crate::link::ANSWER;
+use crate::connection::ANSWER_TIMEOUT;
+use crate::consumer_channel::{ConsumerChannel, wait_until_ready};
+use crate::leases::{Lease, Location};
+use crate::partitions::ActivePartition;
 use crate::publish::Published;
 use crate::send::{Target, accepted};
 use crate::wire;
 
-/// What is left to do with a message whose lease was taken out.
+/// The last step for a message whose lease was taken out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    /// It goes: it was handled, or its copy is stored.
-    Remove,
-    /// It goes back.
-    GiveBack,
-    /// It waits where it is, and then goes back: its key is held.
-    Wait(std::time::Duration),
+enum LastStep {
+    /// Acknowledge it: it was handled, or its copy is stored.
+    Ack,
+    /// Requeue it.
+    Requeue,
+    /// Keep it unacknowledged for this time, so that its key stays blocked, then requeue it.
+    RequeueAfter(std::time::Duration),
 }
 
 /// A row whose lease was taken out.
-struct Open {
+struct Settling {
     row: usize,
     lease: Lease,
-    ending: Ending,
+    last_step: LastStep,
 }
 
 impl RabbitmqBroker {
-    /// Ends leases.
-    pub(crate) async fn end_leases(&self, settlements: &[Settlement]) -> Result<RowResults<()>, BatchFailure> {
+    /// Settles a batch.
+    pub(crate) async fn settle_rows(&self, settlements: &[Settlement]) -> Result<RowResults<()>, BatchFailure> {
         let mut results: RowResults<()> = Vec::with_capacity(settlements.len());
-        let (mut open, mut copies) = (Vec::new(), Vec::new());
+        let (mut settling, mut copies) = (Vec::new(), Vec::new());
         for (row, settlement) in settlements.iter().enumerate() {
-            match self.open(row, settlement) {
-                Ok((opened, copy)) => {
-                    copies.extend(copy.map(|copy| (open.len(), copy)));
-                    open.push(Some(opened));
+            match self.take_out(row, settlement) {
+                Ok((taken, copy)) => {
+                    copies.extend(copy.map(|copy| (settling.len(), copy)));
+                    settling.push(Some(taken));
                     results.push(Ok(()));
                 }
                 Err(error) => results.push(Err(error)),
             }
         }
-        self.store_copies(settlements, copies, &mut open, &mut results).await;
+        self.store_copies(settlements, copies, &mut settling, &mut results).await;
         let receipt = |row: usize| &settlements[row].receipt;
-        self.finish(open.into_iter().flatten().collect(), receipt, &mut results).await;
+        self.finish(settling.into_iter().flatten().collect(), receipt, &mut results).await;
         Ok(results)
     }
 
-    /// Takes a lease out, and says what is to be done: the copy that is to be stored, and what becomes of the message.
-    fn open(&self, row: usize, settlement: &Settlement) -> Result<(Open, Option<Target>), MessagingError> {
+    /// Takes a lease out, and returns the message's last step and the copy to store before it.
+    fn take_out(&self, row: usize, settlement: &Settlement) -> Result<(Settling, Option<Target>), MessagingError> {
         let settlement = settlement.clone().checked(&self.known_capabilities().limits)?;
         let receipt = &settlement.receipt;
         self.check_receipt(receipt)?;
@@ -78,40 +77,41 @@ impl RabbitmqBroker {
         }
         let lease = self.leases().take(receipt).ok_or_else(|| receipt.expired())?;
         let (queue, stored) = (lease.queue.clone(), &lease.stored);
-        let (ending, copy) = match &settlement.disposition {
-            Disposition::Ack => (Ending::Remove, None),
-            Disposition::Nack(Nack::Release) => (Ending::GiveBack, None),
+        let (last_step, copy) = match &settlement.disposition {
+            Disposition::Ack => (LastStep::Ack, None),
+            Disposition::Nack(Nack::Release) => (LastStep::Requeue, None),
             Disposition::Nack(Nack::DeadLetter { reason, error }) => {
                 let letter = stored.clone().buried(reason, error.as_deref(), Timestamp::now());
-                (Ending::Remove, Some((queue.dead_letters(), wire::fitted(letter))))
+                (LastStep::Ack, Some((queue.dead_letters(), wire::fit_into_frame(letter))))
             }
-            Disposition::Nack(Nack::Retry { after, error }) => match &lease.at {
-                At::Feed { .. } => {
-                    (Ending::Remove, Some((queue, wire::fitted(stored.clone().retried(*after, error.as_deref())))))
-                }
-                At::Partition(_) => {
-                    // The broker counts from when it handed the message over.
+            Disposition::Nack(Nack::Retry { after, error }) => match &lease.location {
+                Location::Channel { .. } => (
+                    LastStep::Ack,
+                    Some((queue, wire::fit_into_frame(stored.clone().retried(*after, error.as_deref())))),
+                ),
+                Location::Partition(_) => {
+                    // The broker's consumer_timeout counts from the delivery.
                     let left = self.options().longest_hold().saturating_sub(lease.since.elapsed());
-                    let longest = left.min(self.options().longest_wait_in_hand());
+                    let longest = left.min(self.options().longest_park());
                     if *after > longest {
-                        self.leases().put_back(receipt, lease);
+                        self.leases().restore(receipt, lease);
                         return Err(MessagingError::invalid(
                             "retry delay",
                             format!(
-                                "a message with a key waits in the worker's hand, for at most {} s now; retry sooner, \
-                                 or dead-letter it and redrive it later",
+                                "a message with a key stays unacknowledged at its worker until its retry, for at most {} s \
+                                 now; retry sooner, or dead-letter it and redrive it later",
                                 longest.as_secs()
                             ),
                         ));
                     }
-                    (Ending::Wait(*after), None)
+                    (LastStep::RequeueAfter(*after), None)
                 }
             },
         };
-        Ok((Open { row, lease, ending }, copy))
+        Ok((Settling { row, lease, last_step }, copy))
     }
 
-    /// Refuses a receipt that this connection did not issue: nobody else can settle on AMQP.
+    /// Refuses a receipt of another connection: on AMQP only the receiving connection can settle a message.
     fn check_receipt(&self, receipt: &ReceiptHandle) -> Result<(), MessagingError> {
         receipt.check_provider(PROVIDER)?;
         match receipt.native() {
@@ -123,59 +123,64 @@ impl RabbitmqBroker {
         }
     }
 
-    /// Stores the copies. A message whose copy was not stored stays leased.
+    /// Stores the copies. A message whose copy is not stored stays leased.
     async fn store_copies(
         &self,
         settlements: &[Settlement],
         copies: Vec<(usize, Target)>,
-        open: &mut [Option<Open>],
+        settling: &mut [Option<Settling>],
         results: &mut RowResults<()>,
     ) {
         if copies.is_empty() {
             return;
         }
-        let (places, targets): (Vec<_>, Vec<_>) = copies.into_iter().unzip();
-        let fates = match self.link().live(Deadline::after(ANSWER)).await {
-            Ok(live) => self.store(&live, &targets).await,
+        let (indexes, targets): (Vec<_>, Vec<_>) = copies.into_iter().unzip();
+        let outcomes = match self.connection().live(Deadline::after(ANSWER_TIMEOUT)).await {
+            Ok(live) => self.put_copies(&live, &targets).await,
             Err(error) => targets.iter().map(|_| Published::NotSent(error.clone())).collect(),
         };
-        for ((place, fate), (queue, stored)) in places.into_iter().zip(fates).zip(&targets) {
-            let Err(error) = accepted("settle", queue, stored.id, fate) else { continue };
-            if let Some(Open { row, lease, .. }) = open[place].take() {
-                self.leases().put_back(&settlements[row].receipt, lease);
+        for ((index, outcome), (queue, stored)) in indexes.into_iter().zip(outcomes).zip(&targets) {
+            let Err(error) = accepted("settle", queue, stored.id, outcome) else { continue };
+            if let Some(Settling { row, lease, .. }) = settling[index].take() {
+                self.leases().restore(&settlements[row].receipt, lease);
                 results[row] = Err(error);
             }
         }
     }
 
-    /// Does with the messages what is left to do, channel by channel.
+    /// Does the last step of each message, channel by channel.
     async fn finish<'a>(
         &self,
-        open: Vec<Open>,
+        settling: Vec<Settling>,
         receipt: impl Fn(usize) -> &'a ReceiptHandle,
         results: &mut RowResults<()>,
     ) {
-        let mut feeds: HashMap<usize, OnFeed> = HashMap::new();
-        let mut places = Vec::new();
-        for Open { row, lease, ending } in open {
-            match lease.at {
-                At::Feed { feed, tag } => {
-                    let on_feed = feeds.entry(Arc::as_ptr(&feed).addr()).or_insert_with(|| OnFeed::new(feed));
-                    on_feed.rows.push(row);
-                    match ending {
-                        Ending::Remove => on_feed.remove.push(tag),
-                        Ending::GiveBack | Ending::Wait(_) => on_feed.give_back.push(tag),
+        let mut channels: HashMap<usize, ChannelSettlements> = HashMap::new();
+        let mut partitions = Vec::new();
+        for Settling { row, lease, last_step } in settling {
+            match lease.location {
+                Location::Channel { channel, tag } => {
+                    let on_channel = channels
+                        .entry(Arc::as_ptr(&channel).addr())
+                        .or_insert_with(|| ChannelSettlements::new(channel));
+                    on_channel.rows.push(row);
+                    match last_step {
+                        LastStep::Ack => on_channel.ack.push(tag),
+                        LastStep::Requeue | LastStep::RequeueAfter(_) => on_channel.requeue.push(tag),
                     }
                 }
-                At::Partition(place) => places.push((row, place, ending)),
+                Location::Partition(partition) => partitions.push((row, partition, last_step)),
             }
         }
-        let feeds = join_all(feeds.into_values().map(OnFeed::settle));
-        let places =
-            join_all(places.into_iter().map(|(row, place, ending)| async move { (row, leave(place, ending).await) }));
-        let (feeds, places) = tokio::join!(feeds, places);
-        let places = places.into_iter().map(|(row, done)| (vec![row], done));
-        for (rows, done) in feeds.into_iter().chain(places) {
+        let channels = join_all(channels.into_values().map(ChannelSettlements::settle));
+        let partitions = join_all(
+            partitions
+                .into_iter()
+                .map(|(row, partition, last_step)| async move { (row, settle_partition(partition, last_step).await) }),
+        );
+        let (channels, partitions) = tokio::join!(channels, partitions);
+        let partitions = partitions.into_iter().map(|(row, done)| (vec![row], done));
+        for (rows, done) in channels.into_iter().chain(partitions) {
             let Err(error) = done else { continue };
             for row in rows {
                 results[row] = Err(MessagingError::OutcomeUnknown {
@@ -187,7 +192,7 @@ impl RabbitmqBroker {
         }
     }
 
-    /// Extends leases.
+    /// Extends a batch of leases.
     pub(crate) fn extend_leases(&self, rows: &[ExtendRow]) -> RowResults<()> {
         let longest = self.options().longest_hold();
         let extend = |row: &ExtendRow| {
@@ -197,13 +202,16 @@ impl RabbitmqBroker {
         rows.iter().map(extend).collect()
     }
 
-    /// Gives back what was leased and nobody will use.
-    pub(crate) async fn give_back(&self, leases: Vec<Lease>) -> Result<(), MessagingError> {
-        let open =
-            leases.into_iter().filter(Lease::is_held).map(|lease| Open { row: 0, lease, ending: Ending::GiveBack });
-        let open: Vec<_> = open.collect();
-        let Some(first) = open.first() else { return Ok(()) };
-        // The rows are all one: whatever fails, the messages go back when the connection ends.
+    /// Requeues the messages of leases that no caller will use.
+    pub(crate) async fn requeue_leases(&self, leases: Vec<Lease>) -> Result<(), MessagingError> {
+        let settling = leases.into_iter().filter(Lease::is_held).map(|lease| Settling {
+            row: 0,
+            lease,
+            last_step: LastStep::Requeue,
+        });
+        let settling: Vec<_> = settling.collect();
+        let Some(first) = settling.first() else { return Ok(()) };
+        // All leases share one result: a message that is not requeued now is requeued when the connection ends.
         let receipt = ReceiptHandle::new(
             PROVIDER,
             first.lease.queue.clone(),
@@ -212,32 +220,32 @@ impl RabbitmqBroker {
             NativeRef::Row(self.instance()),
         );
         let mut results = vec![Ok(())];
-        self.finish(open, |_| &receipt, &mut results).await;
+        self.finish(settling, |_| &receipt, &mut results).await;
         results.pop().unwrap_or(Ok(()))
     }
 }
 
-/// What is to be done on one channel.
-struct OnFeed {
-    feed: Arc<Feed>,
+/// The settlements of one channel.
+struct ChannelSettlements {
+    channel: Arc<ConsumerChannel>,
     rows: Vec<usize>,
-    remove: Vec<u64>,
-    give_back: Vec<u64>,
+    ack: Vec<u64>,
+    requeue: Vec<u64>,
 }
 
-impl OnFeed {
-    fn new(feed: Arc<Feed>) -> Self {
-        Self { feed, rows: Vec::new(), remove: Vec::new(), give_back: Vec::new() }
+impl ChannelSettlements {
+    fn new(channel: Arc<ConsumerChannel>) -> Self {
+        Self { channel, rows: Vec::new(), ack: Vec::new(), requeue: Vec::new() }
     }
 
     async fn settle(self) -> (Vec<usize>, Result<(), MessagingError>) {
         let done = async {
-            let returned = self.give_back.len();
-            self.feed.ack(self.remove).await?;
-            self.feed.give_back(self.give_back).await?;
-            self.feed.catch_up().await?;
-            match self.feed.queue().ends_with(DEAD_LETTER_SUFFIX) {
-                true => see_again(returned, || async { self.feed.catch_up().await.map(Some) }).await,
+            let returned = self.requeue.len();
+            self.channel.ack(self.ack).await?;
+            self.channel.requeue(self.requeue).await?;
+            self.channel.catch_up().await?;
+            match self.channel.queue().ends_with(DEAD_LETTER_SUFFIX) {
+                true => wait_until_ready(returned, || async { self.channel.catch_up().await.map(Some) }).await,
                 false => Ok(()),
             }
         };
@@ -246,14 +254,14 @@ impl OnFeed {
     }
 }
 
-/// Does with the first message of a partition what is left to do.
-async fn leave(place: Place, ending: Ending) -> Result<(), MessagingError> {
-    match ending {
-        Ending::Remove => place.ack().await,
-        Ending::GiveBack => place.give_back().await,
-        Ending::Wait(after) if after.is_zero() => place.give_back().await,
-        Ending::Wait(after) => {
-            place.give_back_after(after);
+/// Does the last step of the first message of a partition.
+async fn settle_partition(partition: ActivePartition, last_step: LastStep) -> Result<(), MessagingError> {
+    match last_step {
+        LastStep::Ack => partition.ack().await,
+        LastStep::Requeue => partition.requeue().await,
+        LastStep::RequeueAfter(after) if after.is_zero() => partition.requeue().await,
+        LastStep::RequeueAfter(after) => {
+            partition.requeue_after(after);
             Ok(())
         }
     }

@@ -1,30 +1,30 @@
-//! How many messages a queue has.
+//! Counts the messages of a queue.
 //!
-//! AMQP tells how many are ready, at once and exactly, and nothing of those that are held. The management interface tells
-//! of those too, some seconds late. What neither tells is said to be unknown.
+//! AMQP reports how many are ready, exactly and at once, and nothing about unacknowledged ones. The management interface
+//! reports those, some seconds late. A count that neither reports is unknown.
 
 use postrider_core::{Deadline, Measured, MessagingError, QueueName, QueueStats};
 
 use crate::broker::RabbitmqBroker;
+use crate::connection::LiveConnection;
 use crate::flags::{self, Flag};
-use crate::link::Live;
 
 impl RabbitmqBroker {
-    /// Counts the messages of a queue.
+    /// Returns the counts of a queue.
     pub(crate) async fn count(&self, queue: &QueueName, deadline: Deadline) -> Result<QueueStats, MessagingError> {
-        let live = self.link().live(deadline).await?;
+        let live = self.connection().live(deadline).await?;
         let sources = self.sources(&live, queue).await?;
         let ready = total(&live, &sources).await?;
-        let delayed = total(&live, &self.waiting(&live, queue).await?).await?;
+        let delayed = total(&live, &self.delay_queues(&live, queue).await?).await?;
         let dead = match queue.holds_dead_letters() {
             true => 0,
             false => total(&live, &[queue.dead_letters().to_string()]).await?,
         };
         let leased_dead = self.leases().of(&queue.dead_letters()).len() as u64;
         let paused = flags::are_set(&live, queue, &[Flag::Paused]).await?[0];
-        let in_flight = match self.management().unsettled(&sources, deadline).await {
-            Ok(unsettled) => Measured::Approximate(unsettled),
-            // It is not there, or not for us: then nobody knows.
+        let in_flight = match self.management().unacknowledged(&sources, deadline).await {
+            Ok(unacknowledged) => Measured::Approximate(unacknowledged),
+            // The management interface is missing or not permitted.
             Err(_) => Measured::Unknown,
         };
         Ok(QueueStats {
@@ -38,9 +38,9 @@ impl RabbitmqBroker {
         })
     }
 
-    /// Whether something may be received.
+    /// Whether a queue has ready messages.
     pub(crate) async fn has_ready(&self, queue: &QueueName) -> Result<bool, MessagingError> {
-        let live = self.link().live(Deadline::default()).await?;
+        let live = self.connection().live(Deadline::default()).await?;
         for source in self.sources(&live, queue).await? {
             if live.counts(&source).await?.is_some_and(|counts| counts.ready > 0) {
                 return Ok(true);
@@ -50,7 +50,7 @@ impl RabbitmqBroker {
     }
 }
 
-async fn total(live: &Live, names: &[String]) -> Result<u64, MessagingError> {
+async fn total(live: &LiveConnection, names: &[String]) -> Result<u64, MessagingError> {
     let mut total = 0;
     for name in names {
         total += live.counts(name).await?.map_or(0, |counts| u64::from(counts.ready));

@@ -1,4 +1,4 @@
-//! A broker, by its URL.
+//! A broker and its options, as the URL and the configuration give them.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::RabbitmqProvider;
 use crate::broker::RabbitmqBroker;
 use crate::options::RabbitmqOptions;
 
-/// A broker that can be connected to any number of times. Each connection is one of AMQP's, because what one has received
-/// no other can settle.
+/// A broker that can be connected to any number of times. Each connection is an AMQP connection of its own, because only
+/// the connection that received a message can settle it.
 #[derive(Clone)]
 pub struct RabbitmqStore {
     pub(crate) uri: AMQPUri,
@@ -40,26 +40,27 @@ impl RabbitmqStore {
         let invalid = |why: String| MessagingError::invalid("URL", format!("{why}; write amqp://user@host:5672/vhost"));
         let mut uri: AMQPUri = url.parse().map_err(invalid)?;
         if options.partitions == 0 {
-            return Err(MessagingError::invalid("partitions", "0 would leave keys no place; 1 is the least"));
+            return Err(MessagingError::invalid("partitions", "0 partitions cannot store keys; 1 is the least"));
         }
         if options.prefetch_count == 0 {
-            let why = "0 would let the broker send a whole queue at once; 1 is the least";
+            let why = "0 is unlimited on the broker; 1 is the least";
             return Err(MessagingError::invalid("prefetch_count", why));
         }
-        // An empty path names none, as every other client has it.
+        // An empty path names no virtual host, as in other clients.
         let path = Url::parse(url).map_err(|error| invalid(error.to_string()))?;
         let names_one = !matches!(path.path(), "" | "/");
         if let Some(query) = path.query() {
-            // Of each parameter its name alone: a value may be a secret.
+            // Without the values: one may be a secret.
             let names: Vec<_> = query.split('&').filter_map(|pair| pair.split('=').next()).collect();
             let names = names.join("&");
-            let why = format!("'?{}' is not read; use the settings of common.messaging.rabbitmq", names.escape_debug());
+            let why =
+                format!("'?{}' is not supported; use the settings of common.messaging.rabbitmq", names.escape_debug());
             return Err(MessagingError::invalid("URL", why));
         }
         match &options.vhost {
             Some(vhost) if names_one && *vhost != uri.vhost => {
                 let (named, vhost) = (uri.vhost.escape_debug(), vhost.escape_debug());
-                let why = format!("the URL names '{named}' and the setting '{vhost}'; leave one out");
+                let why = format!("the URL names '{named}' and the setting '{vhost}'; remove one of them");
                 return Err(MessagingError::invalid("virtual host", why));
             }
             Some(vhost) => uri.vhost.clone_from(vhost),
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_host_is_named_once() {
+    fn two_different_virtual_hosts_are_refused() {
         for (url, setting, used) in [
             ("amqp://host", None, "/"),
             ("amqp://host/", None, "/"),
@@ -104,7 +105,7 @@ mod tests {
             assert_eq!(vhost(url, setting).as_deref(), Ok(used), "{url} {setting:?}");
         }
         let text = vhost("amqp://host/%2f", Some("mail")).unwrap_err();
-        assert!(text.contains("the URL names '/' and the setting 'mail'; leave one out"), "{text}");
+        assert!(text.contains("the URL names '/' and the setting 'mail'; remove one of them"), "{text}");
     }
 
     #[test]
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_would_let_nothing_or_everything_through_are_refused() {
+    fn zero_partitions_and_an_unlimited_prefetch_are_refused() {
         for (options, what) in [
             (RabbitmqOptions { partitions: 0, ..RabbitmqOptions::default() }, "partitions"),
             (RabbitmqOptions { prefetch_count: 0, ..RabbitmqOptions::default() }, "prefetch_count"),

@@ -1,5 +1,4 @@
-//! Where a message is claimed: leased by a rename, or dead-lettered because it was read too often, too late, or cannot be
-//! read at all.
+//! Claims: leases a message by a rename, or dead-letters one that is expired, over its delivery limit, or unreadable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,38 +21,38 @@ use crate::record::{FileNameText, Note};
 use crate::scan::mtime;
 use crate::session::{Session, Side, UnusableFile};
 
-/// So many messages are buried, and so many keys of files read, while the lock is held for one claim.
-const MOST_BESIDES: usize = 500;
-/// So many files are read before they are leased, while the lock is held for one claim. A long one counts as several.
-const MOST_READ: usize = 2000;
-/// What counts as one file that is read.
-const A_READ: usize = 16 * 1024;
-/// So many files of others are read before they are leased after one that was no message: it is seldom alone.
+/// Maximum number of messages dead-lettered, and of keys read, under the lock of one claim.
+const MAX_EXTRA: usize = 500;
+/// Maximum number of files read before they are leased, under the lock of one claim. A long file counts as several.
+const MAX_READS: usize = 2000;
+/// Bytes that count as one read file.
+const READ_SIZE: usize = 16 * 1024;
+/// Number of foreign files to read before leasing them, after one that was not a message: invalid files come in groups.
 const READS_BEFORE_LEASE: usize = 100;
-/// So many files that are no messages are buried beside every claim.
-const BURIED_BESIDES: usize = 100;
-/// A file that is about to be buried is not looked at again that soon.
-const UNTIL_BURIED: Duration = Duration::from_secs(3600);
-/// So long a file is left alone that cannot be moved.
-const SET_ASIDE: Duration = Duration::from_secs(5);
+/// Number of invalid files dead-lettered with every claim.
+const INVALID_PER_CLAIM: usize = 100;
+/// Time for which a file that waits to be dead-lettered is skipped.
+const INVALID_SKIP: Duration = Duration::from_secs(3600);
+/// Time for which a file that cannot be moved is skipped.
+const SKIP_TIME: Duration = Duration::from_secs(5);
 
-/// A message that was leased, and has not been read yet.
+/// A message that was leased and not read yet.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) name: Name,
     pub(crate) leased: FileName,
-    /// What it was before.
+    /// Its name before the lease.
     pub(crate) before: FileName,
-    /// The name that somebody's file came with.
+    /// The original name of a foreign file.
     original: Vec<u8>,
 }
 
-/// What came of the row that was next in turn.
+/// The result for the row that was next.
 enum Next {
     Taken(Box<Taken>),
-    /// Something was found out, and the choice is made anew.
+    /// The index has changed; choose again.
     Again,
-    /// It is no message.
+    /// Not a message.
     Unusable,
 }
 
@@ -64,11 +63,11 @@ impl Session<'_> {
         if self.is_paused(side)? {
             return Ok(taken);
         }
-        self.know(side)?;
+        self.refresh(side)?;
         let so_far = self.claims_so_far();
         self.index(side).count_from(so_far);
-        // What is done besides is bounded, because others wait for the lock.
-        let (mut patience, mut reads) = (MOST_BESIDES, MOST_READ);
+        // Bounded, because other processes wait for the lock.
+        let (mut patience, mut reads) = (MAX_EXTRA, MAX_READS);
         while taken.len() < max {
             let now = self.now;
             let Some(row) = self.index(side).next_due(now).cloned() else { break };
@@ -80,11 +79,11 @@ impl Session<'_> {
                 Ok(Next::Taken(claimed)) => taken.push(*claimed),
                 Ok(Next::Unusable) => {}
                 Ok(Next::Again) => patience -= 1,
-                // What was leased before is handed out, whatever is wrong with the next one.
+                // The messages leased before are returned in spite of the failure.
                 Err(_) if !taken.is_empty() => break,
                 Err(Failure::Disk(error)) if error.concerns_one_file() => {
-                    tracing::warn!(queue = %self.queue, %error, "a message cannot be claimed; others are");
-                    self.index(side).set_aside(&row, now.saturating_add(SET_ASIDE));
+                    tracing::warn!(queue = %self.queue, %error, "a message cannot be claimed and is skipped");
+                    self.index(side).set_aside(&row, now.saturating_add(SKIP_TIME));
                     patience -= 1;
                 }
                 Err(failure) => return Err(failure),
@@ -93,17 +92,17 @@ impl Session<'_> {
         if side == Side::Dead {
             return Ok(taken);
         }
-        // Beside messages few are buried, and more when there is nothing else to do.
-        let most = if taken.is_empty() && !self.is_cut_short { MOST_BESIDES } else { BURIED_BESIDES };
-        match self.bury_unusable_files(most) {
+        // Few with messages, more when there is nothing else to do.
+        let most = if taken.is_empty() && !self.is_cut_short { MAX_EXTRA } else { INVALID_PER_CLAIM };
+        match self.dead_letter_unusable_files(most) {
             Err(_) if !taken.is_empty() => {}
-            buried => buried?,
+            dead_lettered => dead_lettered?,
         }
         self.is_cut_short |= !self.known.unusable.is_empty();
         Ok(taken)
     }
 
-    /// Leases a row that is due, if nothing is found out about it that makes the choice anew.
+    /// Leases a row that is due, unless the index must be updated first.
     fn claim_next(
         &mut self,
         side: Side,
@@ -111,7 +110,7 @@ impl Session<'_> {
         options: &ReceiveOptions,
         reads: &mut usize,
     ) -> Result<Next, Failure> {
-        if !self.look_closer(side, row)? {
+        if !self.is_ready(side, row)? {
             return Ok(Next::Again);
         }
         let is_read_first = row.foreign.is_some() && side == Side::Live && self.known.reads_before_lease > 0;
@@ -121,63 +120,63 @@ impl Session<'_> {
         Ok(self.claim_row(side, row, options)?.map_or(Next::Again, |taken| Next::Taken(Box::new(taken))))
     }
 
-    /// Whether somebody's file is a message. One that is none waits to be buried.
+    /// Whether a foreign file is a message. Queues an invalid one for dead-lettering.
     fn is_usable(&mut self, row: &Row, reads: &mut usize) -> Result<bool, Failure> {
-        let (place, name) = (row.slot.place, row.name());
+        let (location, name) = (row.slot.location, row.name());
         let Some(parsed) = row.parsed(self.queue) else { return Ok(true) };
-        let read = self.shared.reading.read(self.known.dirs.folder(place), name, &parsed.kind, name)?;
+        let read = self.shared.reading.read(self.known.dirs.folder(location), name, &parsed.kind, name)?;
         let length = match &read {
             None => 0,
             Some(Ok(content)) => content.body.len(),
             Some(Err(unusable)) => unusable.bytes.len(),
         };
-        *reads = reads.saturating_sub(1 + length / A_READ);
+        *reads = reads.saturating_sub(1 + length / READ_SIZE);
         let Some(Err(Unusable { reason, error, .. })) = read else {
             self.known.reads_before_lease -= 1;
             return Ok(true);
         };
         self.known.reads_before_lease = READS_BEFORE_LEASE;
-        let until = self.now.saturating_add(UNTIL_BURIED);
+        let until = self.now.saturating_add(INVALID_SKIP);
         self.known.live.set_aside(row, until);
         self.known.unusable.push_back(UnusableFile { row: row.clone(), reason, error });
         Ok(false)
     }
 
-    /// Dead-letters up to `most` of the files that turned out to be no messages. They were never delivered.
-    fn bury_unusable_files(&mut self, most: usize) -> Result<(), Failure> {
+    /// Dead-letters up to `most` of the invalid files. They were never delivered.
+    fn dead_letter_unusable_files(&mut self, most: usize) -> Result<(), Failure> {
         for _ in 0..most {
             let Some(UnusableFile { row, reason, error }) = self.known.unusable.pop_front() else { break };
-            let (place, name) = (row.slot.place, row.name());
-            let found = self.known.dirs.folder(place).stat(name)?;
+            let (location, name) = (row.slot.location, row.name());
+            let found = self.known.dirs.folder(location).stat(name)?;
             let is_the_same = row.foreign.is_some_and(|foreign| {
                 found.as_ref().is_some_and(|found| mtime(found) == foreign.mtime)
-                    && self.known.live.get(place, name).and_then(|row| row.foreign).is_some_and(|now| now == foreign)
+                    && self.known.live.get(location, name).and_then(|row| row.foreign).is_some_and(|now| now == foreign)
             });
             let Some(parsed) = row.parsed(self.queue).filter(|_| is_the_same) else {
-                // Written to meanwhile, or taken away.
-                self.known.live.remove(place, name);
+                // Modified or removed meanwhile.
+                self.known.live.remove(location, name);
                 if found.is_some() {
-                    self.take_in(place, name.clone(), false, None)?;
-                    // It may be a message now.
+                    self.add_file(location, name.clone(), false, None)?;
+                    // It may be a valid message now.
                     self.is_cut_short = true;
                 }
                 continue;
             };
             self.will_change()?;
-            match self.bury(place, name, &parsed, reason, Some(error)) {
+            match self.dead_letter(location, name, &parsed, reason, Some(error)) {
                 Err(Failure::Disk(error)) if error.concerns_one_file() => {
-                    tracing::warn!(queue = %self.queue, %error, "a file that is no message cannot be moved");
-                    let until = self.now.saturating_add(SET_ASIDE);
+                    tracing::warn!(queue = %self.queue, %error, "an invalid file cannot be moved to the dead letters");
+                    let until = self.now.saturating_add(SKIP_TIME);
                     self.known.live.set_aside(&row, until);
                 }
-                buried => buried?,
+                dead_lettered => dead_lettered?,
             }
-            self.buried += 1;
+            self.dead_lettered += 1;
         }
         Ok(())
     }
 
-    /// Leases one message by its id, if it may be received now.
+    /// Leases one message by its id, if it is due.
     pub(crate) fn claim_by_id(
         &mut self,
         side: Side,
@@ -187,37 +186,37 @@ impl Session<'_> {
         if self.is_paused(side)? {
             return Ok(None);
         }
-        self.know(side)?;
+        self.refresh(side)?;
         loop {
             let (queue, now) = (self.queue.clone(), self.now);
             let index = self.index(side);
             let mut rows: Vec<_> = index.rows().filter(|row| index.is_due(row, now)).collect();
             rows.retain(|row| row.parsed(&queue).is_some_and(|parsed| parsed.id == id));
-            let Some(row) = rows.into_iter().min_by(|a, b| a.slot.turn.cmp(&b.slot.turn)).cloned() else {
+            let Some(row) = rows.into_iter().min_by(|a, b| a.slot.order.cmp(&b.slot.order)).cloned() else {
                 return Ok(None);
             };
-            if self.look_closer(side, &row)? {
+            if self.is_ready(side, &row)? {
                 return self.claim_row(side, &row, options);
             }
         }
     }
 
-    /// Makes sure of what a file's name does not say: that nobody writes to it any more, and that no other file of its
-    /// key comes before it. `false` when something was found out and the choice must be made anew.
-    fn look_closer(&mut self, side: Side, row: &Row) -> Result<bool, Failure> {
-        let place = row.slot.place;
+    /// Checks what a file's name does not say: that it is complete, and that no earlier file has its key. Returns `false` when
+    /// the index has changed and the choice must be repeated.
+    fn is_ready(&mut self, side: Side, row: &Row) -> Result<bool, Failure> {
+        let location = row.slot.location;
         if let Some(foreign) = row.foreign.filter(|foreign| !foreign.is_settled) {
-            let found = self.known.dirs.folder(place).stat(row.name())?;
+            let found = self.known.dirs.folder(location).stat(row.name())?;
             let (grace, now) = (self.shared.options.grace_period, self.now);
             let is_read = self.shared.reading.ordering_key.is_empty();
             let index = self.index(side);
-            index.remove(place, row.name());
+            index.remove(location, row.name());
             match found.map(|found| mtime(&found)) {
                 None => {}
                 Some(mtime) if mtime == foreign.mtime => index.insert(row.settled()),
                 Some(mtime) => {
                     let renewed = Foreign { mtime, is_settled: false, is_read };
-                    index.insert(Row::foreign(place, row.name().clone(), renewed, grace, now));
+                    index.insert(Row::foreign(location, row.name().clone(), renewed, grace, now));
                 }
             }
             return Ok(false);
@@ -226,19 +225,19 @@ impl Session<'_> {
         if !is_unread && (row.key == 0 || side == Side::Dead) {
             return Ok(true);
         }
-        let Some(unread) = self.index(side).next_unread(&row.slot.turn).cloned() else { return Ok(true) };
+        let Some(unread) = self.index(side).next_unread(&row.slot.order).cloned() else { return Ok(true) };
         self.read_key(&unread)?;
         Ok(false)
     }
 
-    /// Finds out which ordering key somebody's file has. One that cannot be read has none; it dies when it is claimed.
+    /// Reads the ordering key of a foreign file. An unreadable file has none; it is dead-lettered when it is claimed.
     fn read_key(&mut self, row: &Row) -> Result<(), Failure> {
         failpoint::reach("spool.read_key");
-        let (place, name) = (row.slot.place, row.name());
-        let content = self.shared.reading.read(self.known.dirs.folder(place), name, &Kind::LongNamed, name)?;
+        let (location, name) = (row.slot.location, row.name());
+        let content = self.shared.reading.read(self.known.dirs.folder(location), name, &Kind::LongNamed, name)?;
         let mut read = row.clone();
         read.foreign = row.foreign.map(|foreign| Foreign { is_read: true, ..foreign });
-        self.known.live.remove(place, name);
+        self.known.live.remove(location, name);
         if let Some(content) = content {
             let key = content.ok().and_then(|content| content.head.ordering_key);
             read.key = key.map_or(0, |key| hash(key.as_str()).max(1));
@@ -247,16 +246,16 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Leases one row that is due; `None` when that sent it to the dead letters, or when somebody took it away by hand.
+    /// Leases one row that is due; `None` when it was dead-lettered instead, or its file was removed.
     fn claim_row(&mut self, side: Side, row: &Row, options: &ReceiveOptions) -> Result<Option<Taken>, Failure> {
-        let (place, name, now) = (row.slot.place, row.name(), self.now);
+        let (location, name, now) = (row.slot.location, row.name(), self.now);
         let Some(before) = row.parsed(self.queue) else {
-            self.index(side).remove(place, name);
+            self.index(side).remove(location, name);
             return Ok(None);
         };
         self.will_change()?;
-        if let Some(reason) = cause_of_death(side, &before, options, now) {
-            self.bury(place, name, &before, reason, None)?;
+        if let Some(reason) = dead_letter_reason(side, &before, options, now) {
+            self.dead_letter(location, name, &before, reason, None)?;
             return Ok(None);
         }
         let token = LeaseToken::generate();
@@ -269,7 +268,7 @@ impl Session<'_> {
             ..before.clone()
         };
         let original = match &before.kind {
-            Kind::Letter => Vec::new(),
+            Kind::Message => Vec::new(),
             Kind::Foreign(original) => original.to_vec(),
             Kind::LongNamed if row.foreign.is_some() => {
                 let note = Note { error: None, file_name: Some(FileNameText::new(name)) };
@@ -279,12 +278,12 @@ impl Session<'_> {
             }
             Kind::LongNamed => self.original_of(side, &before),
         };
-        let Some(name) = self.move_row(side, place, name, side.leased(), &leased)? else { return Ok(None) };
+        let Some(name) = self.move_row(side, location, name, side.leased(), &leased)? else { return Ok(None) };
         self.index(side).count_claim();
         Ok(Some(Taken { name, leased, before, original }))
     }
 
-    /// The name that a file came with, from beside it.
+    /// Returns the original name of a file from its record.
     fn original_of(&self, side: Side, name: &FileName) -> Vec<u8> {
         let noted = match side {
             Side::Live => self.note_of(name).file_name,
@@ -295,9 +294,9 @@ impl Session<'_> {
         noted.map(|name| name.as_bytes().to_vec()).unwrap_or_default()
     }
 
-    /// Dead-letters what was leased and turned out to be no message. It was never delivered.
-    pub(crate) fn bury_unusable(&mut self, taken: &Taken, unusable: &Unusable) -> Result<(), Failure> {
-        self.know_leases(Side::Live)?;
+    /// Dead-letters a leased file that is not a message. It was never delivered.
+    pub(crate) fn dead_letter_unusable(&mut self, taken: &Taken, unusable: &Unusable) -> Result<(), Failure> {
+        self.refresh_leases(Side::Live)?;
         if self.known.live.get(Side::Live.leased(), &taken.name).is_none() {
             return Ok(());
         }
@@ -305,17 +304,22 @@ impl Session<'_> {
         self.known.reads_before_lease = READS_BEFORE_LEASE;
         let before = FileName { is_noted: taken.leased.is_noted, ..taken.before.clone() };
         let (reason, error) = (unusable.reason.clone(), Some(unusable.error.clone()));
-        self.bury(Side::Live.leased(), &taken.name, &before, reason, error)
+        self.dead_letter(Side::Live.leased(), &taken.name, &before, reason, error)
     }
 }
 
-/// What a receipt names its message by, besides the id: its place in the line.
+/// The row number of a message in its receipt: its position.
 pub(crate) fn row_number(name: &FileName) -> u64 {
     u64::try_from(name.position.as_micros()).unwrap_or(0)
 }
 
-/// Why a message that is about to be read must not be handled. Dead letters can be read for ever.
-fn cause_of_death(side: Side, name: &FileName, options: &ReceiveOptions, now: Timestamp) -> Option<DeadLetterReason> {
+/// Why a message must be dead-lettered unread, if it must. Dead letters have no delivery limit.
+fn dead_letter_reason(
+    side: Side,
+    name: &FileName,
+    options: &ReceiveOptions,
+    now: Timestamp,
+) -> Option<DeadLetterReason> {
     if side == Side::Dead {
         None
     } else if name.expires_at.is_some_and(|expires_at| expires_at <= now) {
@@ -327,24 +331,24 @@ fn cause_of_death(side: Side, name: &FileName, options: &ReceiveOptions, now: Ti
     }
 }
 
-/// What reading a leased file came to.
+/// The result of reading a leased file.
 #[derive(Debug)]
 pub(crate) enum Read {
     Message(Box<Claimed>),
     Unusable(Unusable),
-    /// Its lease is over already.
+    /// Its lease has ended already.
     Gone,
 }
 
 impl Taken {
-    /// Reads the file. Not under the lock: whoever has the lease has the file.
+    /// Reads the file. Without the lock: the lease protects the file.
     pub(crate) fn read(&self, queue: &QueueName, dirs: &Arc<Dirs>, reading: &Reading) -> Result<Read, DiskError> {
         let side = Side::of(queue);
         let folder = dirs.folder(side.leased());
         let content = match reading.read(folder, &self.name, &self.leased.kind, &self.original)? {
             None => return Ok(Read::Gone),
             Some(Ok(content)) => content,
-            // A dead letter is handed out as it is: that is how somebody finds out what is wrong with it.
+            // An invalid dead letter is returned as it is, so that its content can be inspected.
             Some(Err(unusable)) if side == Side::Dead => unusable.into_content(),
             Some(Err(unusable)) => return Ok(Read::Unusable(unusable)),
         };
@@ -375,7 +379,7 @@ impl Taken {
 
     pub(crate) fn receipt(&self, queue: &QueueName) -> ReceiptHandle {
         let name = &self.leased;
-        // The claim has put a lease there.
+        // The claim has set a lease.
         let token = name.lease.map_or(LeaseToken(0), |lease| lease.token);
         ReceiptHandle::new(PROVIDER, queue.clone(), name.id, token, NativeRef::Row(row_number(name)))
     }

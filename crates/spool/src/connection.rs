@@ -1,4 +1,4 @@
-//! A connection to a spool: work on files, on threads that may wait for the disk.
+//! A connection to a spool: runs file operations on blocking threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,8 +16,8 @@ use crate::work::{self, Claim};
 #[derive(Debug, Clone)]
 pub struct Connection {
     pub(crate) shared: Arc<Shared>,
-    /// Messages that were handed out here and not settled here. Receipts may be settled twice, or elsewhere, so it is an
-    /// estimate.
+    /// Estimated number of messages that were received and not settled on this connection. Receipts may be settled twice, or
+    /// on another connection.
     held: Arc<AtomicUsize>,
 }
 
@@ -26,7 +26,7 @@ impl Connection {
         Self { shared, held: Arc::new(AtomicUsize::new(0)) }
     }
 
-    /// Runs work on files, on a thread that may block.
+    /// Runs a file operation on a blocking thread.
     pub(crate) async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Shared) -> Result<T, MessagingError> + Send + 'static,
@@ -35,11 +35,13 @@ impl Connection {
         match tokio::task::spawn_blocking(move || work(&shared)).await {
             Ok(result) => result,
             // The runtime is shutting down, or the work panicked.
-            Err(_) => Err(MessagingError::OutcomeUnknown { operation: "work on files", ids: Vec::new(), source: None }),
+            Err(_) => {
+                Err(MessagingError::OutcomeUnknown { operation: "the file operation", ids: Vec::new(), source: None })
+            }
         }
     }
 
-    /// Runs a batch: when it does not come to its end, nobody knows what was done.
+    /// Runs a batch. When it does not finish, the outcome is unknown.
     async fn batch<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Shared) -> RowResults<T> + Send + 'static,
@@ -48,7 +50,7 @@ impl Connection {
         done.map_err(|_| BatchFailure::Unknown(MessagingError::Closed { provider: PROVIDER }))
     }
 
-    /// Counts messages that are handed out.
+    /// Counts received messages.
     pub(crate) fn hand_out(&self, messages: usize) {
         self.held.fetch_add(messages, Ordering::Relaxed);
     }
@@ -62,14 +64,14 @@ impl Connection {
         self.no_longer_held(settled.iter().filter(is_over).count());
     }
 
-    /// Keeps these queues open, and watched.
+    /// Opens these queues, which stay watched while the result lives.
     pub(crate) fn kept_open(&self, queues: &[QueueName]) -> Vec<Arc<Queue>> {
         queues.iter().filter_map(|queue| self.shared.queue(queue).ok()).collect()
     }
 
-    /// Settles, then leases what is due.
+    /// Settles, then leases due messages.
     pub(crate) async fn settle_and_claim(&self, look: Look) -> Result<Looked, MessagingError> {
-        // A worker that still has messages need not wait for a file that is being written.
+        // A worker that still has messages does not wait for an incomplete file.
         let is_idle = self.held.load(Ordering::Relaxed) == 0;
         let looked = self.on_disk(move |shared| Ok(look_now(shared, look))).await?;
         self.count_settled(&looked.settled);
@@ -84,11 +86,11 @@ fn look_now(shared: &Shared, look: Look) -> Looked {
     let still_leased = |row: &&Result<(), MessagingError>| {
         row.as_ref().is_err_and(|error| error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. }))
     };
-    // What could not be settled for now makes room for nothing.
+    // A message that is still leased takes a place of the batch.
     let room = options.max.saturating_sub(looked.settled.iter().filter(still_leased).count());
     let mut failed = None;
     for queue in &queues {
-        // What is there when the connection closes is left to others.
+        // A closing connection leases nothing more.
         if looked.messages.len() >= room || patience.is_closing() {
             break;
         }
@@ -107,9 +109,9 @@ fn look_now(shared: &Shared, look: Look) -> Looked {
     looked
 }
 
-/// When a queue has something to receive after `after`, or is worth a look.
+/// Returns the next time after `after` at which a queue should be claimed from.
 pub(crate) async fn next_due(connection: &Connection, queue: QueueName, after: Timestamp) -> Timestamp {
-    // A look that failed promises nothing: the next hint comes by a call, or the stream's owner polls anyway.
+    // After a failure the next hint comes from a change of the queue, or the caller polls.
     let next = connection.on_disk(move |shared| work::next_due(shared, &queue, after)).await;
     next.unwrap_or(Timestamp::MAX)
 }
@@ -148,8 +150,8 @@ mod tests {
     use crate::{SpoolOptions, SpoolStore};
 
     #[tokio::test]
-    async fn a_receive_that_answers_nothing_has_left_nothing_unread() {
-        // More than are buried while the lock is held once.
+    async fn an_empty_receive_has_read_every_file() {
+        // More than are dead-lettered under one lock.
         const BAD: u64 = 1_500;
         let folder = tempfile::tempdir().unwrap();
         let options = SpoolOptions { grace_period: Duration::ZERO, ..SpoolOptions::default() };

@@ -1,4 +1,4 @@
-//! Reading a message's file: what it says, or why nobody can tell.
+//! Reads a message's file: its content, or why it is invalid.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,29 +13,29 @@ use serde_json::Value;
 
 use crate::disk::{Folder, errno_of, file_type};
 use crate::error::DiskError;
-use crate::letter::{self, Head};
+use crate::message_file::{self, Head};
 use crate::name::Kind;
 use crate::ordering_field::{self, OrderingField};
 
-/// The header that tells a handler what a file was called when it came.
+/// Header with the original name of a foreign file.
 pub(crate) const FILE_NAME: &str = "file-name";
 
-/// More than what is allowed in the body: the line before it. A control character in a header is six characters there.
+/// Room for the first line beside headers and body. A control character in a header takes six bytes in it.
 const ROOM_FOR_HEAD: usize = 64 * 1024;
 
-/// What is in a file.
+/// The content of a file.
 #[derive(Debug)]
 pub(crate) struct Content {
     pub(crate) head: Head,
     pub(crate) body: Bytes,
 }
 
-/// Why a file is no message.
+/// Why a file is not a message.
 #[derive(Debug)]
 pub(crate) struct Unusable {
     pub(crate) reason: DeadLetterReason,
     pub(crate) error: String,
-    /// As much of it as could be read.
+    /// The bytes that could be read.
     pub(crate) bytes: Bytes,
 }
 
@@ -44,7 +44,7 @@ impl Unusable {
         Self { reason: reason.into(), error: error.into(), bytes: Bytes::new() }
     }
 
-    /// Its bytes, for somebody who wants to see what is wrong with it.
+    /// Returns its bytes as a body, for inspection.
     pub(crate) fn into_content(self) -> Content {
         let content_type = ContentType::OCTET_STREAM;
         let head = Head { content_type, headers: Headers::new(), ordering_key: None, dedup_key: None };
@@ -52,7 +52,7 @@ impl Unusable {
     }
 }
 
-/// How files are read.
+/// Settings for reading files.
 #[derive(Debug, Clone)]
 pub(crate) struct Reading {
     pub(crate) limits: Limits,
@@ -60,7 +60,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// What a file says. `None` when it is not there; `original` is the name that somebody's file came with.
+    /// Reads a file. `None` when it does not exist; `original` is the original name of a foreign file.
     pub(crate) fn read(
         &self,
         folder: &Folder,
@@ -69,7 +69,7 @@ impl Reading {
         original: &[u8],
     ) -> Result<Option<Result<Content, Unusable>>, DiskError> {
         let most = match kind {
-            Kind::Letter => self.limits.max_body_bytes + 6 * self.limits.max_header_bytes + ROOM_FOR_HEAD,
+            Kind::Message => self.limits.max_body_bytes + 6 * self.limits.max_header_bytes + ROOM_FOR_HEAD,
             Kind::Foreign(_) | Kind::LongNamed => self.limits.max_body_bytes,
         };
         let bytes = match open(folder, name, most)? {
@@ -78,7 +78,7 @@ impl Reading {
             Some(Ok(bytes)) => bytes,
         };
         Ok(Some(match kind {
-            Kind::Letter => match letter::read(bytes) {
+            Kind::Message => match message_file::read(bytes) {
                 Ok((head, body)) => Ok(Content { head, body }),
                 Err((error, bytes)) => {
                     Err(Unusable { reason: DeadLetterReason::UNDECODABLE, error, bytes: bytes.into() })
@@ -101,20 +101,20 @@ impl Reading {
         }
         let content_type = if is_json { ContentType::JSON } else { ContentType::OCTET_STREAM };
         let mut headers = Headers::new();
-        // A name that no header can hold is left out; it is on the file.
+        // A name that is not a valid header value is left out.
         let _ = headers.insert(FILE_NAME, printable(original));
         Ok(Content { head: Head { content_type, headers, ordering_key, dedup_key: None }, body: bytes.into() })
     }
 
-    /// Whether it is JSON, and which ordering key it has.
+    /// Checks that a file is JSON, and returns its ordering key.
     fn check_json(&self, bytes: &[u8]) -> Result<Option<postrider_core::Key>, String> {
         let why = |error: serde_json::Error| match bytes.is_empty() {
             true => "the file is empty".to_owned(),
-            false => format!("the file is no JSON document, or is not complete: {error}"),
+            false => format!("the file is not valid JSON, or is not complete: {error}"),
         };
         if self.ordering_key.is_empty() {
             serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(why)?;
-            // What is skipped is not looked at byte by byte.
+            // The parser does not check skipped strings for UTF-8.
             std::str::from_utf8(bytes).map_err(|error| format!("the file is not UTF-8: {error}"))?;
             return Ok(None);
         }
@@ -123,7 +123,7 @@ impl Reading {
     }
 }
 
-/// All bytes of a regular file that is not too large.
+/// Reads a regular file that is not too large.
 fn open(folder: &Folder, name: &[u8], most: usize) -> Result<Option<Result<Vec<u8>, Unusable>>, DiskError> {
     let unusable = |reason, error: String| Ok(Some(Err(Unusable::new(reason, error))));
     let mut file = match folder.open_file(name) {
@@ -131,7 +131,7 @@ fn open(folder: &Folder, name: &[u8], most: usize) -> Result<Option<Result<Vec<u
         Ok(None) => return Ok(None),
         Err(error) => {
             return match error.errno {
-                Errno::ELOOP => unusable("not_a_file", "it is a symbolic link, which is not followed".into()),
+                Errno::ELOOP => unusable("not_a_file", "it is a symbolic link, and links are not followed".into()),
                 Errno::ENXIO | Errno::ENODEV => unusable("not_a_file", "it is a socket or a device".into()),
                 Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => Err(error),
                 _ => unusable("unreadable", error.to_string()),
@@ -147,11 +147,11 @@ fn open(folder: &Folder, name: &[u8], most: usize) -> Result<Option<Result<Vec<u
     let size = usize::try_from(found.st_size).unwrap_or(usize::MAX);
     if size > most {
         let error = format!(
-            "it has {size} bytes, at most {most} are allowed by common.messaging.max_message_bytes; raise it, or send a \
+            "it has {size} bytes, and common.messaging.max_message_bytes allows {most}; raise that limit, or send a \
              reference"
         );
         let mut start = Vec::new();
-        // The beginning is enough to know it by; the file keeps all of it.
+        // The beginning is enough to identify it; the file keeps all bytes.
         let _ = Read::by_ref(&mut file).take(most as u64).read_to_end(&mut start);
         return Ok(Some(Err(Unusable { bytes: start.into(), ..Unusable::new("too_large", error) })));
     }
@@ -162,13 +162,13 @@ fn open(folder: &Folder, name: &[u8], most: usize) -> Result<Option<Result<Vec<u
 }
 
 fn read_all(file: &mut File, size: usize) -> std::io::Result<Vec<u8>> {
-    // One byte more, so that the end of the file is seen without another call that makes room first.
+    // One byte more, so that the end of the file is detected without growing the buffer.
     let mut bytes = Vec::with_capacity(size + 1);
     file.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// A file's name as text in one line.
+/// A file's name as text without control characters.
 fn printable(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()

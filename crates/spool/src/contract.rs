@@ -1,4 +1,4 @@
-//! Where each operation of the contract is carried out.
+//! `impl Store`: says where each operation is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,19 +24,19 @@ use crate::session::Side;
 use crate::work;
 
 /// Upper bound of the wait for a file that may still be written to, in a receive that does not wait.
-const MOST_SETTLING: Duration = Duration::from_secs(2);
+const MAX_SETTLING: Duration = Duration::from_secs(2);
 
-/// What a file system's clock may be behind by.
+/// Granularity of a file system's clock.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Queues that stay open and watched as long as a receiver waits for them.
+/// Queues that stay open and watched while a receiver waits for them.
 #[derive(Debug)]
 pub struct Open {
     listener: Listener,
     _queues: Vec<Arc<Queue>>,
 }
 
-/// Messages that are removed under one lock.
+/// Messages to remove under one lock.
 #[derive(Debug)]
 pub struct Chunk(Vec<Row>);
 
@@ -99,9 +99,9 @@ impl Store for Connection {
         until_due(&open.listener, &*self.shared.options.clock, next).await;
     }
 
-    /// A file that was moved here a moment ago, and may still be written to, is as good as there.
+    /// A receive that does not wait still waits this long for a file that was just created.
     fn imminent_within(&self) -> Duration {
-        self.shared.options.grace_period.min(MOST_SETTLING).saturating_add(TICK)
+        self.shared.options.grace_period.min(MAX_SETTLING).saturating_add(TICK)
     }
 
     async fn claim_by_id(
@@ -131,7 +131,7 @@ impl Store for Connection {
         let open = self.kept_open(std::slice::from_ref(queue));
         let listener = self.shared.wakes.listen(std::slice::from_ref(queue));
         let clock = self.shared.options.clock.clone();
-        // From this look on the folder is watched.
+        // This call starts to watch the folder.
         let (name, now) = (queue.clone(), clock.now());
         let look = self.on_disk(move |shared| work::next_due(shared, &name, now));
         deadline.limit(look).await.ok_or(MessagingError::DeadlineExceeded { operation: "subscribe" })??;

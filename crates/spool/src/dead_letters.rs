@@ -1,5 +1,5 @@
-//! Where dead messages lie, and how they come back. A dead letter is a file in `failed/`, with the record of its death
-//! beside it.
+//! Dead letters: dead-lettered, listed, edited, redriven and purged. A dead letter is a file in `failed/` with a death
+//! record beside it.
 
 use std::collections::HashSet;
 
@@ -11,36 +11,36 @@ use postrider_core::{
 use crate::content::Content;
 use crate::disk::Name;
 use crate::error::Failure;
-use crate::index::{Grave, Place, Row, time};
-use crate::letter;
+use crate::index::{DeadPosition, Location, Row, time};
+use crate::message_file;
 use crate::name::{FileName, Kind};
 use crate::record::{self, Death, FileNameText};
 use crate::session::{Session, Side};
 
-/// The reason of a file that somebody else put into `failed/`.
-const PUT_THERE: &str = "put_into_failed";
+/// Reason of a foreign file in `failed/`.
+const FOREIGN_REASON: &str = "put_into_failed";
 
-/// So many dead letters are looked at together.
+/// Number of dead letters read together.
 const CHUNK: usize = 100;
 
-/// A file in `failed/`, and what its name says.
+/// A file in `failed/` with its parsed name.
 #[derive(Debug, Clone)]
-struct Corpse {
+struct DeadFile {
     row: Row,
     name: FileName,
 }
 
-impl Corpse {
-    fn grave(&self) -> Grave {
-        (self.row.slot.turn.position, self.name.id)
+impl DeadFile {
+    fn dead_position(&self) -> DeadPosition {
+        (self.row.slot.order.position, self.name.id)
     }
 }
 
 impl Session<'_> {
-    /// Moves a message to the dead letters. Its record is there before it moves.
-    pub(crate) fn bury(
+    /// Moves a message to the dead letters. Its record is written before it moves.
+    pub(crate) fn dead_letter(
         &mut self,
-        place: Place,
+        location: Location,
         file: &Name,
         name: &FileName,
         reason: DeadLetterReason,
@@ -48,9 +48,9 @@ impl Session<'_> {
     ) -> Result<(), Failure> {
         let note = self.note_of(name);
         let file_name = match &name.kind {
-            Kind::Letter => None,
+            Kind::Message => None,
             Kind::Foreign(original) => Some(FileNameText::new(original)),
-            // Never claimed, it still has the name that it came with.
+            // Never claimed, so it still has its original name.
             Kind::LongNamed => note.file_name.or_else(|| Some(FileNameText::new(file))),
         };
         let death = Death {
@@ -70,113 +70,113 @@ impl Session<'_> {
         let fresh = FileName::new(position, id, kind.clone());
         let dead = FileName { is_dead: true, priority, key, dedup, expires_at, ..fresh };
         self.write_death(&dead, &death)?;
-        if self.move_row(Side::Live, place, file, Place::Failed, &dead)?.is_none() {
-            // Somebody took it away by hand.
+        if self.move_row(Side::Live, location, file, Location::Failed, &dead)?.is_none() {
+            // The file was removed meanwhile.
             self.remove_death(&dead);
             return Ok(());
         }
         self.remove_note(name);
-        // A dead head frees its key.
-        self.tell(Side::Live, self.now);
-        self.tell(Side::Dead, self.now);
+        // A dead-lettered head frees its key.
+        self.wake(Side::Live, self.now);
+        self.wake(Side::Dead, self.now);
         Ok(())
     }
 
-    /// The dead letters that are meant, oldest death first.
-    fn corpses(&mut self, selection: &DeadLetterSelection) -> Result<Vec<Corpse>, Failure> {
-        self.corpses_after(selection, None, usize::MAX)
+    /// Returns the selected dead letters, oldest first.
+    fn dead_files(&mut self, selection: &DeadLetterSelection) -> Result<Vec<DeadFile>, Failure> {
+        self.dead_files_after(selection, None, usize::MAX)
     }
 
-    /// The next of them, at most so many.
-    fn corpses_after(
+    /// Returns up to `most` dead letters after a position. Selects by id, not by reason.
+    fn dead_files_after(
         &mut self,
         selection: &DeadLetterSelection,
-        after: Option<Grave>,
+        after: Option<DeadPosition>,
         most: usize,
-    ) -> Result<Vec<Corpse>, Failure> {
-        self.know(Side::Dead)?;
+    ) -> Result<Vec<DeadFile>, Failure> {
+        self.refresh(Side::Dead)?;
         let (queue, dead) = (self.queue, &self.known.dead);
-        let corpse = |row: &Row| {
+        let dead_file = |row: &Row| {
             failpoint::reach("spool.dead_letter");
-            Some(Corpse { name: row.parsed(queue)?, row: row.clone() })
+            Some(DeadFile { name: row.parsed(queue)?, row: row.clone() })
         };
-        let corpses = |files: Vec<&Row>| files.into_iter().filter_map(corpse).collect::<Vec<_>>();
-        let corpses: Vec<Corpse> = match selection {
+        let dead_files = |files: Vec<&Row>| files.into_iter().filter_map(dead_file).collect::<Vec<_>>();
+        let dead_files: Vec<DeadFile> = match selection {
             DeadLetterSelection::Ids(ids) => {
                 let ids: HashSet<MessageId> = ids.iter().copied().collect();
-                let is_after = |corpse: &Corpse| after.is_none_or(|after| corpse.grave() > after);
-                let all = dead.deaths_of(&ids).into_iter().map(corpses);
-                all.filter(|corpses| corpses.first().is_some_and(is_after)).take(most).flatten().collect()
+                let is_after = |dead_file: &DeadFile| after.is_none_or(|after| dead_file.dead_position() > after);
+                let all = dead.dead_of(&ids).into_iter().map(dead_files);
+                all.filter(|dead_files| dead_files.first().is_some_and(is_after)).take(most).flatten().collect()
             }
             DeadLetterSelection::All | DeadLetterSelection::Reason(_) => {
-                dead.deaths_after(after).take(most).flat_map(corpses).collect()
+                dead.dead_after(after).take(most).flat_map(dead_files).collect()
             }
         };
-        // An edit that was cut off leaves two files of one message; the one that was edited counts.
-        let mut whole: Vec<Corpse> = Vec::with_capacity(corpses.len());
-        for corpse in corpses {
+        // An interrupted edit leaves two files of one message; the edited one counts.
+        let mut whole: Vec<DeadFile> = Vec::with_capacity(dead_files.len());
+        for dead_file in dead_files {
             match whole.last_mut() {
-                Some(last) if last.name.stem() == corpse.name.stem() => {
-                    let replaced = match corpse.name.kind {
-                        Kind::Letter => std::mem::replace(last, corpse),
-                        Kind::Foreign(_) | Kind::LongNamed => corpse,
+                Some(last) if last.name.stem() == dead_file.name.stem() => {
+                    let replaced = match dead_file.name.kind {
+                        Kind::Message => std::mem::replace(last, dead_file),
+                        Kind::Foreign(_) | Kind::LongNamed => dead_file,
                     };
                     self.remove_row(Side::Dead, &replaced.row)?;
                 }
-                _ => whole.push(corpse),
+                _ => whole.push(dead_file),
             }
         }
         Ok(whole)
     }
 
-    fn one(&mut self, id: MessageId) -> Result<Corpse, Failure> {
-        let found = self.corpses(&DeadLetterSelection::Ids(vec![id]))?.into_iter().next();
+    fn one(&mut self, id: MessageId) -> Result<DeadFile, Failure> {
+        let found = self.dead_files(&DeadLetterSelection::Ids(vec![id]))?.into_iter().next();
         found.ok_or_else(|| MessagingError::MessageNotFound { queue: self.queue.dead_letters(), id }.into())
     }
 
-    /// How it died, as far as is known.
-    fn death(&self, corpse: &Corpse) -> Death {
-        self.death_of(&corpse.name).unwrap_or_else(|| Death {
-            reason: PUT_THERE.into(),
+    /// Returns the death record, or a default one for a foreign file.
+    fn death(&self, dead_file: &DeadFile) -> Death {
+        self.death_of(&dead_file.name).unwrap_or_else(|| Death {
+            reason: FOREIGN_REASON.into(),
             error: None,
-            dead_at: time(corpse.row.slot.turn.position),
-            enqueued_at: time(corpse.row.slot.turn.position),
+            dead_at: time(dead_file.row.slot.order.position),
+            enqueued_at: time(dead_file.row.slot.order.position),
             first_attempt_at: None,
             last_attempt_at: None,
             deliveries_count: 0,
             attempts_count: 0,
             revision: 0,
-            file_name: match &corpse.name.kind {
+            file_name: match &dead_file.name.kind {
                 Kind::Foreign(original) => Some(FileNameText::new(original)),
-                Kind::LongNamed if corpse.row.foreign.is_some() => Some(FileNameText::new(corpse.row.name())),
-                Kind::Letter | Kind::LongNamed => None,
+                Kind::LongNamed if dead_file.row.foreign.is_some() => Some(FileNameText::new(dead_file.row.name())),
+                Kind::Message | Kind::LongNamed => None,
             },
         })
     }
 
-    /// What it says, and whether that is all of it.
-    fn read(&self, corpse: &Corpse, death: &Death) -> Result<Option<(Content, bool)>, Failure> {
+    /// Reads the content, and whether it is complete.
+    fn read(&self, dead_file: &DeadFile, death: &Death) -> Result<Option<(Content, bool)>, Failure> {
         let original = death.file_name.as_ref().map_or(&b""[..], |name| name.as_bytes());
-        let kind = &corpse.name.kind;
-        let content = self.shared.reading.read(&self.known.dirs.failed, corpse.row.name(), kind, original)?;
+        let kind = &dead_file.name.kind;
+        let content = self.shared.reading.read(&self.known.dirs.failed, dead_file.row.name(), kind, original)?;
         Ok(content.map(|content| match content {
             Ok(content) => (content, true),
             Err(unusable) => {
-                let is_whole = unusable.reason == DeadLetterReason::UNDECODABLE && *kind != Kind::Letter;
+                let is_whole = unusable.reason == DeadLetterReason::UNDECODABLE && *kind != Kind::Message;
                 (unusable.into_content(), is_whole)
             }
         }))
     }
 
-    fn content(&self, corpse: &Corpse, death: &Death) -> Result<Option<Content>, Failure> {
-        Ok(self.read(corpse, death)?.map(|(content, _)| content))
+    fn content(&self, dead_file: &DeadFile, death: &Death) -> Result<Option<Content>, Failure> {
+        Ok(self.read(dead_file, death)?.map(|(content, _)| content))
     }
 
-    /// `None` when somebody has taken it away by hand.
-    fn letter(&self, corpse: &Corpse) -> Result<Option<DeadLetter>, Failure> {
-        let death = self.death(corpse);
-        let Some(Content { head, body }) = self.content(corpse, &death)? else { return Ok(None) };
-        let FileName { id, priority, expires_at, .. } = corpse.name;
+    /// Returns the dead letter; `None` when its file was removed.
+    fn letter(&self, dead_file: &DeadFile) -> Result<Option<DeadLetter>, Failure> {
+        let death = self.death(dead_file);
+        let Some(Content { head, body }) = self.content(dead_file, &death)? else { return Ok(None) };
+        let FileName { id, priority, expires_at, .. } = dead_file.name;
         Ok(Some(DeadLetter {
             id,
             origin: self.queue.clone(),
@@ -205,21 +205,21 @@ impl Session<'_> {
         let mut page = DeadLetterPage { letters: Vec::new(), next: None };
         let (mut last, mut seen) = (None, after);
         loop {
-            let corpses = self.corpses_after(&query.selection, seen, CHUNK)?;
-            if corpses.is_empty() {
+            let dead_files = self.dead_files_after(&query.selection, seen, CHUNK)?;
+            if dead_files.is_empty() {
                 return Ok(page);
             }
-            for corpse in corpses {
-                seen = Some(corpse.grave());
-                // The reason is in the record, which is small; the file may be large.
-                if !query.selection.includes(corpse.name.id, &self.reason(&corpse, &query.selection)) {
+            for dead_file in dead_files {
+                seen = Some(dead_file.dead_position());
+                // The reason is in the small record; the file may be large.
+                if !query.selection.includes(dead_file.name.id, &self.reason(&dead_file, &query.selection)) {
                     continue;
                 }
                 if page.letters.len() == query.limit {
                     page.next = last.map(write_cursor);
                     return Ok(page);
                 }
-                if let Some(letter) = self.letter(&corpse)? {
+                if let Some(letter) = self.letter(&dead_file)? {
                     page.letters.push(letter);
                     last = seen;
                 }
@@ -227,32 +227,32 @@ impl Session<'_> {
         }
     }
 
-    /// Why it died; nobody asks when all are meant.
-    fn reason(&self, corpse: &Corpse, selection: &DeadLetterSelection) -> DeadLetterReason {
+    /// Returns the reason; read from the record only for a selection by reason.
+    fn reason(&self, dead_file: &DeadFile, selection: &DeadLetterSelection) -> DeadLetterReason {
         match selection {
-            DeadLetterSelection::Reason(_) => self.death(corpse).reason,
-            DeadLetterSelection::All | DeadLetterSelection::Ids(_) => PUT_THERE.into(),
+            DeadLetterSelection::Reason(_) => self.death(dead_file).reason,
+            DeadLetterSelection::All | DeadLetterSelection::Ids(_) => FOREIGN_REASON.into(),
         }
     }
 
     pub(crate) fn get_dead(&mut self, id: MessageId) -> Result<Option<DeadLetter>, Failure> {
         match self.one(id) {
-            Ok(corpse) => self.letter(&corpse),
-            Err(Failure::Law(MessagingError::MessageNotFound { .. })) => Ok(None),
+            Ok(dead_file) => self.letter(&dead_file),
+            Err(Failure::Refused(MessagingError::MessageNotFound { .. })) => Ok(None),
             Err(failure) => Err(failure),
         }
     }
 
     pub(crate) fn edit_dead(&mut self, id: MessageId, edit: DeadLetterEdit) -> Result<DeadLetter, Failure> {
-        let corpse = self.one(id)?;
-        if corpse.name.is_leased(self.now) {
+        let dead_file = self.one(id)?;
+        if dead_file.name.is_leased(self.now) {
             return Err(MessagingError::MessageLeased { queue: self.queue.dead_letters(), id }.into());
         }
-        let mut death = self.death(&corpse);
+        let mut death = self.death(&dead_file);
         let missing = || MessagingError::MessageNotFound { queue: self.queue.dead_letters(), id };
-        let (Content { mut head, body }, is_whole) = self.read(&corpse, &death)?.ok_or_else(missing)?;
+        let (Content { mut head, body }, is_whole) = self.read(&dead_file, &death)?.ok_or_else(missing)?;
         if !is_whole && edit.body.is_none() {
-            let why = "the body of this dead letter cannot be read whole, and would be lost; give another one with it";
+            let why = "the body of this dead letter cannot be read completely, and would be lost; pass a new body with the edit";
             return Err(MessagingError::invalid("edit", why).into());
         }
         let is_rewritten = edit.content_type.is_some() || edit.headers.is_some();
@@ -263,14 +263,15 @@ impl Session<'_> {
         (head.content_type, head.headers) = (edited.content_type, edited.headers);
         death.revision = death.revision.saturating_add(1);
         self.will_change()?;
-        // A file of somebody's becomes a message of ours when it gets what only those have, and a name of ours when it
-        // has none yet.
-        let is_ours = corpse.row.foreign.is_none();
-        let kind = if is_rewritten { Kind::Letter } else { corpse.name.kind.clone() };
-        let name = if is_ours { corpse.name.clone() } else { FileName { is_dead: true, ..corpse.name.clone() } };
+        // A foreign file becomes a message file when it gets headers or a content type, and gets a provider's name if it has
+        // none.
+        let is_ours = dead_file.row.foreign.is_none();
+        let kind = if is_rewritten { Kind::Message } else { dead_file.name.kind.clone() };
+        let name = if is_ours { dead_file.name.clone() } else { FileName { is_dead: true, ..dead_file.name.clone() } };
         let name = FileName { kind, ..name };
         self.write_death(&name, &death)?;
-        let first_line = if name.kind == Kind::Letter { letter::write_head(&head, body.len()) } else { Vec::new() };
+        let first_line =
+            if name.kind == Kind::Message { message_file::write_head(&head, body.len()) } else { Vec::new() };
         let (made, dirs) = (record::temporary(), self.dirs().clone());
         let file = Name::from(name.render());
         let written = dirs.tmp.create(made.as_bytes(), &[&first_line, &body]);
@@ -278,45 +279,49 @@ impl Session<'_> {
             let _ = dirs.tmp.unlink(made.as_bytes());
             return Err(error.into());
         }
-        if *corpse.row.name() != file {
-            dirs.failed.unlink(corpse.row.name())?;
-            self.known.dead.remove(Place::Failed, corpse.row.name());
+        if *dead_file.row.name() != file {
+            dirs.failed.unlink(dead_file.row.name())?;
+            self.known.dead.remove(Location::Failed, dead_file.row.name());
         }
-        self.unsynced.add(Place::Failed);
-        self.learn(Row::ours(Place::Failed, file, &name, self.now));
+        self.unsynced.add(Location::Failed);
+        self.add_row(Row::ours(Location::Failed, file, &name, self.now));
         Ok(self.get_dead(id)?.ok_or_else(missing)?)
     }
 
-    /// The ids of the dead letters that are meant, oldest death first, each once.
-    pub(crate) fn meant(&mut self, selection: &DeadLetterSelection) -> Result<Vec<MessageId>, Failure> {
-        let corpses = self.corpses(selection)?;
-        let meant = corpses.iter().filter(|corpse| selection.includes(corpse.name.id, &self.reason(corpse, selection)));
+    /// Returns the ids of the selected dead letters, oldest first, without duplicates.
+    pub(crate) fn selected(&mut self, selection: &DeadLetterSelection) -> Result<Vec<MessageId>, Failure> {
+        let dead_files = self.dead_files(selection)?;
+        let selected = dead_files
+            .iter()
+            .filter(|dead_file| selection.includes(dead_file.name.id, &self.reason(dead_file, selection)));
         let mut seen = HashSet::new();
-        Ok(meant.map(|corpse| corpse.name.id).filter(|id| seen.insert(*id)).collect())
+        Ok(selected.map(|dead_file| dead_file.name.id).filter(|id| seen.insert(*id)).collect())
     }
 
-    /// What a redrive to another queue needs to know of each dead letter, and which are left alone.
+    /// Returns the dead letters to redrive, and a report with those that are skipped.
     pub(crate) fn redrivable(&mut self, redrive: &Redrive) -> Result<(Vec<Dead>, RedriveReport), Failure> {
         let mut report = RedriveReport::default();
         let mut dead = Vec::new();
-        for corpse in self.corpses(&redrive.selection)? {
-            if !redrive.selection.includes(corpse.name.id, &self.reason(&corpse, &redrive.selection)) {
+        for dead_file in self.dead_files(&redrive.selection)? {
+            if !redrive.selection.includes(dead_file.name.id, &self.reason(&dead_file, &redrive.selection)) {
                 continue;
             }
-            if corpse.name.is_leased(self.now) {
-                report.skipped.push((corpse.name.id, RedriveSkip::Leased));
+            if dead_file.name.is_leased(self.now) {
+                report.skipped.push((dead_file.name.id, RedriveSkip::Leased));
                 continue;
             }
-            let dedup_key = match corpse.name.dedup {
+            let dedup_key = match dead_file.name.dedup {
                 None => None,
-                Some(_) => self.content(&corpse, &self.death(&corpse))?.and_then(|content| content.head.dedup_key),
+                Some(_) => {
+                    self.content(&dead_file, &self.death(&dead_file))?.and_then(|content| content.head.dedup_key)
+                }
             };
-            dead.push(Dead { corpse, dedup_key });
+            dead.push(Dead { dead_file, dedup_key });
         }
         Ok((dead, report))
     }
 
-    /// Whether a dedup key is taken here. A dry run buries nobody.
+    /// Whether a dedup key is taken in this queue. A dry run does not dead-letter an expired holder.
     pub(crate) fn is_taken(&mut self, key: &Key, dry_run: bool) -> Result<bool, Failure> {
         if !dry_run {
             return Ok(self.living_holder(key)?.is_some());
@@ -327,93 +332,96 @@ impl Session<'_> {
         Ok(self.dedup_holder(key)?.is_some_and(|(_, holder)| !is_over(&holder)))
     }
 
-    /// Brings a dead letter of this queue back, into `target` or, when that is `None`, into this one.
+    /// Redrives a dead letter of this queue into `target`, or into this queue if `target` is `None`.
     pub(crate) fn revive(&mut self, dead: &Dead, target: Option<&mut Session<'_>>) -> Result<bool, Failure> {
-        let Dead { corpse, .. } = dead;
-        let file = corpse.row.name();
-        let death = self.death(corpse);
-        let key = self.key_of(Place::Failed, file, &corpse.name, death.file_name.as_ref())?;
-        let old = FileName { key, ..corpse.name.clone() };
+        let Dead { dead_file, .. } = dead;
+        let file = dead_file.row.name();
+        let death = self.death(dead_file);
+        let key = self.key_of(Location::Failed, file, &dead_file.name, death.file_name.as_ref())?;
+        let old = FileName { key, ..dead_file.name.clone() };
         self.will_change()?;
         let was_there = match target {
             None => {
                 let alive = self.revived_from(&old, death.file_name)?;
-                let was_there = self.move_row(Side::Dead, Place::Failed, file, Place::Incoming, &alive)?.is_some();
-                self.tell(Side::Live, self.now);
+                let was_there =
+                    self.move_row(Side::Dead, Location::Failed, file, Location::Incoming, &alive)?.is_some();
+                self.wake(Side::Live, self.now);
                 was_there
             }
             Some(target) => {
                 let alive = target.revived_from(&old, death.file_name)?;
                 let new = Name::from(alive.render());
                 let was_there = self.known.dirs.failed.rename(file, &target.known.dirs.incoming, &new)?;
-                self.known.dead.remove(Place::Failed, file);
-                self.unsynced.add(Place::Failed);
+                self.known.dead.remove(Location::Failed, file);
+                self.unsynced.add(Location::Failed);
                 if was_there {
-                    target.unsynced.add(Place::Incoming);
-                    target.learn(Row::ours(Place::Incoming, new, &alive, target.now));
-                    target.tell(Side::Live, target.now);
+                    target.unsynced.add(Location::Incoming);
+                    target.add_row(Row::ours(Location::Incoming, new, &alive, target.now));
+                    target.wake(Side::Live, target.now);
                 }
                 was_there
             }
         };
-        self.remove_death(&corpse.name);
+        self.remove_death(&dead_file.name);
         Ok(was_there)
     }
 
-    /// Removes up to `most` of the dead letters that are meant.
+    /// Removes up to `most` of the selected dead letters.
     pub(crate) fn purge_dead(&mut self, selection: &DeadLetterSelection, most: u64) -> Result<u64, Failure> {
         let (mut purged, mut seen) = (0, None);
         loop {
-            let corpses = self.corpses_after(selection, seen, CHUNK)?;
-            if corpses.is_empty() {
+            let dead_files = self.dead_files_after(selection, seen, CHUNK)?;
+            if dead_files.is_empty() {
                 return Ok(purged);
             }
-            for corpse in corpses {
+            for dead_file in dead_files {
                 if purged == most {
                     return Ok(purged);
                 }
-                seen = Some(corpse.grave());
-                let is_meant = selection.includes(corpse.name.id, &self.reason(&corpse, selection));
-                if is_meant && !corpse.name.is_leased(self.now) && self.remove_row(Side::Dead, &corpse.row)? {
-                    self.remove_death(&corpse.name);
+                seen = Some(dead_file.dead_position());
+                let is_meant = selection.includes(dead_file.name.id, &self.reason(&dead_file, selection));
+                if is_meant && !dead_file.name.is_leased(self.now) && self.remove_row(Side::Dead, &dead_file.row)? {
+                    self.remove_death(&dead_file.name);
                     purged += 1;
                 }
             }
         }
     }
 
-    /// Removes a file for good. Answers whether it was there.
+    /// Removes a file. Returns whether it existed.
     pub(crate) fn remove_row(&mut self, side: Side, row: &Row) -> Result<bool, Failure> {
         self.will_change()?;
-        let place = row.slot.place;
-        let was_there = self.known.dirs.folder(place).unlink(row.name())?;
-        self.index(side).remove(place, row.name());
-        self.unsynced.add(place);
+        let location = row.slot.location;
+        let was_there = self.known.dirs.folder(location).unlink(row.name())?;
+        self.index(side).remove(location, row.name());
+        self.unsynced.add(location);
         Ok(was_there)
     }
 }
 
-/// A dead letter that may go back to life.
+/// A dead letter to redrive.
 #[derive(Debug)]
 pub(crate) struct Dead {
-    corpse: Corpse,
+    dead_file: DeadFile,
     pub(crate) dedup_key: Option<Key>,
 }
 
 impl Dead {
     pub(crate) fn id(&self) -> MessageId {
-        self.corpse.name.id
+        self.dead_file.name.id
     }
 }
 
-fn write_cursor((position, id): Grave) -> DeadLetterCursor {
+fn write_cursor((position, id): DeadPosition) -> DeadLetterCursor {
     DeadLetterCursor(format!("{position}.{id}"))
 }
 
-fn read_cursor(cursor: &DeadLetterCursor) -> Result<Grave, MessagingError> {
+fn read_cursor(cursor: &DeadLetterCursor) -> Result<DeadPosition, MessagingError> {
     let parts = || {
         let (position, id) = cursor.0.split_once('.')?;
         Some((position.parse().ok()?, id.parse().ok()?))
     };
-    parts().ok_or_else(|| MessagingError::invalid("cursor", format!("'{}' ends no page", cursor.0.escape_debug())))
+    parts().ok_or_else(|| {
+        MessagingError::invalid("cursor", format!("'{}'; pass `next` of the previous page", cursor.0.escape_debug()))
+    })
 }

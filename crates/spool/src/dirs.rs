@@ -5,27 +5,27 @@ use postrider_core::QueueName;
 
 use crate::disk::{Folder, Identity};
 use crate::error::DiskError;
-use crate::index::Place;
+use crate::index::Location;
 
-/// Every folder of a queue. `incoming/` comes last: a queue that has it is there.
+/// Every folder of a queue. `incoming/` is created last: a queue exists if it has that folder.
 pub(crate) const NAMES: [&str; 6] = ["tmp", "records", "failed", "outgoing", "processing", "incoming"];
 
-/// The folders of a queue, open. What happens to their paths afterwards does not lead anywhere else.
+/// The open folders of a queue. Later changes of their paths have no effect on them.
 #[derive(Debug)]
 pub(crate) struct Dirs {
     pub(crate) home: Folder,
     pub(crate) incoming: Folder,
     pub(crate) processing: Folder,
     pub(crate) failed: Folder,
-    /// Notes about messages that live.
+    /// Notes of live messages.
     pub(crate) records: Folder,
-    /// What is being written.
+    /// Files that are being written.
     pub(crate) tmp: Folder,
     identities: [Identity; 6],
 }
 
 impl Dirs {
-    /// Whether there is such a queue.
+    /// Whether the queue exists.
     pub(crate) fn are_there(root: &Folder, queue: &QueueName) -> Result<bool, DiskError> {
         let incoming = root.open(queue.as_str()).and_then(|home| home.open("incoming"));
         match incoming {
@@ -35,7 +35,7 @@ impl Dirs {
         }
     }
 
-    /// The folders of a queue, those that are missing made; `None` when there is no such queue.
+    /// Opens the folders of a queue, and creates missing ones; `None` when the queue does not exist.
     pub(crate) fn open(root: &Folder, queue: &QueueName) -> Result<Option<Self>, DiskError> {
         if !Self::are_there(root, queue)? {
             return Ok(None);
@@ -67,7 +67,7 @@ impl Dirs {
         Ok(Some(Self { home, incoming, processing, failed, records, tmp, identities }))
     }
 
-    /// Makes a queue's folders.
+    /// Creates a queue's folders.
     pub(crate) fn make(root: &Folder, queue: &QueueName) -> Result<(), DiskError> {
         root.make(queue.as_str())?;
         let home = root.open(queue.as_str())?;
@@ -78,7 +78,7 @@ impl Dirs {
         root.sync()
     }
 
-    /// Whether these are still the folders that have the queue's name.
+    /// Whether the queue's paths still lead to these folders.
     pub(crate) fn are_current(&self, root: &Folder, queue: &QueueName) -> bool {
         let found = [
             root.identity_of(queue.as_str()),
@@ -91,11 +91,11 @@ impl Dirs {
         found == self.identities.map(Some)
     }
 
-    pub(crate) fn folder(&self, place: Place) -> &Folder {
-        match place {
-            Place::Incoming => &self.incoming,
-            Place::Processing => &self.processing,
-            Place::Failed => &self.failed,
+    pub(crate) fn folder(&self, location: Location) -> &Folder {
+        match location {
+            Location::Incoming => &self.incoming,
+            Location::Processing => &self.processing,
+            Location::Failed => &self.failed,
         }
     }
 }

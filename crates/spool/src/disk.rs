@@ -1,7 +1,7 @@
-//! The system calls, one a function. Between any two of them a process can be killed; a test does that.
+//! The system calls, one a function. A process can be killed between any two of them; a test does that.
 //!
-//! Everything is done relative to a folder that is open, by a name without a slash, and no link is ever followed: there
-//! is no way out of the spool.
+//! Every call is relative to an open folder, by a name without a slash, and follows no link: no call reaches a file outside
+//! the spool.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -21,39 +21,39 @@ use postrider_core::failpoint;
 use crate::error::DiskError;
 
 const FOLDER: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
-/// Opening a pipe that nobody writes to must not wait for somebody.
+/// Nonblocking, because opening a pipe would wait for a writer.
 const READ: OFlag = OFlag::O_RDONLY.union(OFlag::O_NOFOLLOW).union(OFlag::O_NONBLOCK).union(OFlag::O_CLOEXEC);
 const CREATE: OFlag =
     OFlag::O_WRONLY.union(OFlag::O_CREAT).union(OFlag::O_EXCL).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// So often a folder that is being removed may be put something into.
+/// Attempts to remove a folder while other processes add files to it.
 const REMOVALS: usize = 100;
 
-/// A name of a file in a folder, as the file system has it.
+/// The name of a file in a folder, as bytes.
 pub(crate) type Name = Arc<[u8]>;
 
-/// A folder that is open.
+/// An open folder.
 #[derive(Debug)]
 pub(crate) struct Folder {
     fd: OwnedFd,
     /// For errors only.
     path: PathBuf,
-    /// Who may do what with it. What is made in it is as open as it is itself, within the umask.
+    /// Its permissions, which new files and folders in it inherit, within the umask.
     permissions: Mode,
 }
 
-/// What tells a folder from another that takes its name.
+/// Device and inode: distinguishes a folder from another one at the same path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity(u64, u64);
 
 impl Identity {
-    /// What tells an open file from others.
+    /// The identity of an open file.
     pub(crate) fn of(file: &File) -> Option<Self> {
         fstat(file).ok().map(|found| identity(&found))
     }
 }
 
-/// Between two system calls.
+/// Failpoint before a system call.
 fn step() {
     failpoint::reach("spool.step");
 }
@@ -63,7 +63,7 @@ pub(crate) fn os(name: &[u8]) -> &OsStr {
 }
 
 impl Folder {
-    /// A folder by its path, which is the user's own and may lead through links.
+    /// Opens a folder by the user's path, which may contain links.
     pub(crate) fn open_path(path: &Path) -> Result<Self, DiskError> {
         step();
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -71,12 +71,12 @@ impl Folder {
         Self::of(fd, path.to_owned())
     }
 
-    /// What a path leads to now, if anything.
+    /// Returns the identity of what a path leads to, if anything.
     pub(crate) fn identity_at(path: &Path) -> Option<Identity> {
         nix::sys::stat::stat(path).ok().map(|found| identity(&found))
     }
 
-    /// A folder in this one.
+    /// Opens a folder in this one.
     pub(crate) fn open(&self, name: &str) -> Result<Self, DiskError> {
         step();
         let fd = openat(&self.fd, name, FOLDER, Mode::empty()).map_err(|errno| self.failed("open", name, errno))?;
@@ -88,7 +88,7 @@ impl Folder {
         Ok(Self { fd, path, permissions: Mode::from_bits_truncate(found.st_mode & 0o777) })
     }
 
-    /// Who may do what with it.
+    /// Returns its permissions.
     pub(crate) fn permissions(&self) -> Mode {
         self.permissions
     }
@@ -97,7 +97,7 @@ impl Folder {
         (self.permissions & Mode::from_bits_truncate(0o666)) | Mode::S_IRUSR | Mode::S_IWUSR
     }
 
-    /// Makes a folder in this one, unless it is there.
+    /// Creates a folder in this one, unless it exists.
     pub(crate) fn make(&self, name: &str) -> Result<(), DiskError> {
         step();
         match mkdirat(&self.fd, name, self.permissions | Mode::S_IRWXU) {
@@ -115,7 +115,7 @@ impl Folder {
         Ok(identity(&found))
     }
 
-    /// What has this name now, if anything.
+    /// Returns the identity of what has this name, if anything.
     pub(crate) fn identity_of(&self, name: &str) -> Option<Identity> {
         fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok().map(|found| identity(&found))
     }
@@ -129,7 +129,7 @@ impl Folder {
         }
     }
 
-    /// Moves a file, and answers whether it was there.
+    /// Moves a file, and returns whether it existed.
     pub(crate) fn rename(&self, from: &[u8], to: &Folder, name: &[u8]) -> Result<bool, DiskError> {
         step();
         match renameat(&self.fd, os(from), &to.fd, os(name)) {
@@ -139,11 +139,11 @@ impl Folder {
         }
     }
 
-    /// Removes a file, and answers whether it was there.
+    /// Removes a file, and returns whether it existed.
     pub(crate) fn unlink(&self, name: &[u8]) -> Result<bool, DiskError> {
         step();
         let removed = match unlinkat(&self.fd, os(name), UnlinkatFlags::NoRemoveDir) {
-            // A folder that somebody put among the messages.
+            // A foreign folder among the messages.
             Err(Errno::EISDIR | Errno::EPERM) if self.is_folder(name) => return self.remove_tree(name),
             other => other,
         };
@@ -158,7 +158,7 @@ impl Folder {
         self.stat(name).ok().flatten().is_some_and(|found| file_type(&found) == Type::Directory)
     }
 
-    /// Removes a folder with all that is in it. Links in it are removed and not followed.
+    /// Removes a folder with its content. Links in it are removed and not followed.
     pub(crate) fn remove_tree(&self, name: &[u8]) -> Result<bool, DiskError> {
         let failed = |errno| self.failed("remove", os(name), errno);
         let fd = match openat(&self.fd, os(name), FOLDER, Mode::empty()) {
@@ -167,7 +167,7 @@ impl Folder {
             Err(errno) => return Err(failed(errno)),
         };
         let folder = Self::of(fd, self.path.join(os(name)))?;
-        // Somebody who had it open may put a file into it meanwhile.
+        // Another process that has it open may add a file meanwhile.
         for tries_left in (0..REMOVALS).rev() {
             for (name, kind) in folder.names()? {
                 match kind {
@@ -186,26 +186,26 @@ impl Folder {
         Ok(true)
     }
 
-    /// Removes a folder that has nothing in it; any other stays.
+    /// Removes a folder if it is empty.
     pub(crate) fn remove_empty(&self, name: &str) {
         step();
         let _ = unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir);
     }
 
-    /// What was renamed into this folder, out of it or removed from it is on the disk now.
+    /// Makes the renames and removals in this folder durable.
     pub(crate) fn sync(&self) -> Result<(), DiskError> {
         step();
         fsync(&self.fd).map_err(|errno| DiskError::new("write to the disk", &self.path, errno))
     }
 
-    /// Writes a new file, all of it, to the disk.
+    /// Creates a file and makes its content durable.
     pub(crate) fn create(&self, name: &[u8], parts: &[&[u8]]) -> Result<(), DiskError> {
         let file = self.create_unsynced(name, parts)?;
         step();
         file.sync_all().map_err(|error| self.failed("write", os(name), errno_of(&error)))
     }
 
-    /// Writes a new file, which is on the disk when somebody has waited for that.
+    /// Creates a file, which becomes durable with a later sync.
     pub(crate) fn create_unsynced(&self, name: &[u8], parts: &[&[u8]]) -> Result<File, DiskError> {
         step();
         let mode = self.permissions_of_files();
@@ -218,7 +218,7 @@ impl Folder {
         Ok(file)
     }
 
-    /// A file that is there is on the disk now.
+    /// Makes an existing file durable.
     pub(crate) fn sync_file(&self, name: &[u8]) -> Result<(), DiskError> {
         match self.open_file(name)? {
             Some(file) => {
@@ -229,7 +229,7 @@ impl Folder {
         }
     }
 
-    /// A file to be read, whatever it turns out to be.
+    /// Opens a file of any type for reading.
     pub(crate) fn open_file(&self, name: &[u8]) -> Result<Option<File>, DiskError> {
         step();
         match openat(&self.fd, os(name), READ, Mode::empty()) {
@@ -239,7 +239,7 @@ impl Folder {
         }
     }
 
-    /// A file of this provider's own that is read and written in place, made when it is not there.
+    /// Opens a file of this provider's that is written in place; creates a missing one.
     pub(crate) fn open_state(&self, name: &str) -> Result<File, DiskError> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         step();
@@ -248,7 +248,7 @@ impl Folder {
         Ok(File::from(fd))
     }
 
-    /// Every name in the folder, and what the file system says that it is.
+    /// Lists the names in the folder, with their types if the file system reports them.
     pub(crate) fn names(&self) -> Result<Vec<(Name, Option<Type>)>, DiskError> {
         let failed = |errno| DiskError::new("list", &self.path, errno);
         step();
@@ -268,8 +268,7 @@ impl Folder {
         DiskError::new(action, &self.path.join(name.as_ref()), errno)
     }
 
-    /// The folder under a name that other interfaces than these calls can open, and that leads here whatever happens
-    /// to its path.
+    /// Returns a path for interfaces that need one, which leads to this folder even if its own path changes.
     pub(crate) fn by_descriptor(&self) -> PathBuf {
         use std::os::fd::AsRawFd;
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_fd().as_raw_fd()))

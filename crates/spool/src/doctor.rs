@@ -1,4 +1,4 @@
-//! What can be wrong with a folder that holds queues.
+//! The checks of `postrider doctor` on a spool.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::options::{SpoolOptions, Watch};
 use crate::store::SpoolStore;
 
 impl SpoolStore {
-    /// Looks at a spool and says what is wrong with it and what to do about it. Changes nothing, and makes no folder.
+    /// Checks a spool, and returns each finding with its fix. Changes nothing, and creates no folder.
     pub fn examine(path: impl AsRef<Path>, options: SpoolOptions) -> BoxFuture<'static, Vec<Finding>> {
         let path = path.as_ref().to_owned();
         Box::pin(async move {
@@ -29,7 +29,7 @@ fn examine(path: &Path, options: &SpoolOptions) -> Vec<Finding> {
         Ok(root) => root,
         Err(error) if error.errno == Errno::ENOENT => {
             let found = format!("'{shown}' does not exist");
-            let fix = "name another path; this one is made by the first command that uses it";
+            let fix = "correct the path; a missing folder is created by the first command that uses it";
             return vec![Finding::new("connection", Severity::Problem, found, fix)];
         }
         Err(error) => return vec![Finding::failed("connection", &error.into_error("open the spool"))],
@@ -49,28 +49,28 @@ fn wake_up(path: &Path, options: &SpoolOptions) -> Finding {
         Some(kind) => Finding::new(
             "wake-up",
             Severity::Warning,
-            format!("it is on a network file system ({kind}), without inotify: folders are read again and again"),
-            "keep the clocks of all hosts together, switch attribute caching off (actimeo=0), or use a database server",
+            format!("it is on a network file system ({kind}), without inotify: folders are polled"),
+            "synchronise the clocks of all hosts, switch attribute caching off (actimeo=0), or use a database server",
         ),
         None if options.watch == Watch::Poll => Finding::new(
             "wake-up",
             Severity::Note,
-            "inotify is switched off: folders are read again and again",
+            "inotify is switched off: folders are polled",
             "set common.messaging.spool.watch = \"auto\" on a local disk",
         ),
-        None => Finding::fine("wake-up", "inotify tells of new files"),
+        None => Finding::fine("wake-up", "inotify reports new files"),
     }
 }
 
 fn writable(path: &Path) -> Finding {
     use nix::unistd::{AccessFlags, access};
     match access(path, AccessFlags::W_OK | AccessFlags::X_OK) {
-        Ok(()) => Finding::fine("permissions", "it may be written"),
+        Ok(()) => Finding::fine("permissions", "it is writable"),
         Err(errno) => Finding::failed("permissions", &DiskError::new("write to", path, errno).into_error("write")),
     }
 }
 
-/// Whether users of the machine that have nothing to do with the spool can read messages.
+/// Checks whether every user of the machine can read messages.
 fn readable_by_others(path: &Path, root: &Folder) -> Option<Finding> {
     let path = std::fs::canonicalize(path).ok()?;
     let may_enter = |folder: &Path| nix::sys::stat::stat(folder).is_ok_and(|found| found.st_mode & 0o001 != 0);
@@ -84,13 +84,13 @@ fn readable_by_others(path: &Path, root: &Folder) -> Option<Finding> {
     })
 }
 
-/// What lies about in the folders of each queue and nobody will ever take.
+/// Checks each queue for files that no process will use.
 fn queues(root: &Folder, options: &SpoolOptions) -> Result<Vec<Finding>, DiskError> {
     let mut findings = Vec::new();
     for (name, _) in root.names()? {
         let name = String::from_utf8_lossy(&name).into_owned();
         if name.starts_with(".deleted-") {
-            let found = format!("'{name}' is what is left of a queue that was being deleted");
+            let found = format!("'{name}' is the rest of an interrupted deletion of a queue");
             findings.push(Finding::new("folders", Severity::Note, found, format!("remove it: rm -r '{name}'")));
         }
         if name.starts_with('.') {
@@ -99,16 +99,21 @@ fn queues(root: &Folder, options: &SpoolOptions) -> Result<Vec<Finding>, DiskErr
         let opened = root.open(&name).and_then(|home| home.open("incoming").map(|incoming| (home, incoming)));
         let (home, incoming) = match opened {
             Ok(folders) => folders,
-            // A file beside the queues, or a folder that is none.
+            // A file beside the queues, or another folder.
             Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENOTDIR) => continue,
             Err(error) => {
                 let found = format!("'{name}' cannot be used as a queue: {error}");
-                findings.push(Finding::new("folders", Severity::Problem, found, "do what it says"));
+                findings.push(Finding::new(
+                    "folders",
+                    Severity::Problem,
+                    found,
+                    "correct that, then run the check again",
+                ));
                 continue;
             }
         };
         if QueueName::new(&name).is_err() {
-            let found = format!("'{name}' has an incoming/ and cannot be the name of a queue");
+            let found = format!("'{name}' has an incoming/, and its name is not valid for a queue");
             findings.push(Finding::new("folders", Severity::Warning, found, "rename the folder"));
             continue;
         }
@@ -123,7 +128,7 @@ fn queues(root: &Folder, options: &SpoolOptions) -> Result<Vec<Finding>, DiskErr
             && is_stopped(holder)
         {
             let found =
-                format!("process {holder}, the last that changed queue '{name}', is stopped and may hold its lock");
+                format!("process {holder}, the last one to change queue '{name}', is stopped and may hold its lock");
             findings.push(Finding::new("lock", Severity::Warning, found, format!("kill -CONT {holder}, or end it")));
         }
     }
@@ -138,7 +143,7 @@ fn ignored(queue: &str, incoming: &Folder, options: &SpoolOptions) -> Result<Opt
         |name: &[u8]| !name.starts_with(b".") && !name.ends_with(b".json") && FileName::parse(name).is_none();
     let count = incoming.names()?.iter().filter(|(name, _)| is_ignored(name)).count();
     Ok((count > 0).then(|| {
-        let found = format!("{count} files in '{queue}/incoming' do not end in .json and are no messages");
+        let found = format!("{count} files in '{queue}/incoming' do not end in .json and are ignored");
         let fix = "rename them, move them away, or set common.messaging.spool.files = \"any\"";
         Finding::new("folders", Severity::Warning, found, fix)
     }))
@@ -150,7 +155,7 @@ fn unleased(queue: &str, processing: &Folder) -> Result<Option<Finding>, DiskErr
     let count = processing.names()?.iter().filter(|(name, _)| is_unleased(name)).count();
     Ok((count > 0).then(|| {
         let found = format!("{count} files in '{queue}/processing' were put there by another program");
-        let fix = format!("if nobody works on them, move them back: mv '{queue}'/processing/FILE '{queue}'/incoming/");
+        let fix = format!("if no program uses them, move them back: mv '{queue}'/processing/FILE '{queue}'/incoming/");
         Finding::new("folders", Severity::Warning, found, fix)
     }))
 }
@@ -165,8 +170,8 @@ fn left_over(queue: &str, tmp: &Folder) -> Result<Option<Finding>, DiskError> {
         );
     }
     Ok((count > 0).then(|| {
-        let found = format!("{count} files in '{queue}/tmp' were left by processes that died while they wrote");
-        let fix = "they go when the queue is next received from; nobody was told that they had been sent";
+        let found = format!("{count} files in '{queue}/tmp' were left by processes that died during a write");
+        let fix = "none: the next receive removes them; they were never reported as sent";
         Finding::new("folders", Severity::Note, found, fix)
     }))
 }

@@ -1,4 +1,4 @@
-//! What the file system says, in words that tell what to do.
+//! Errors of the file system, with the remedy.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,29 +24,29 @@ impl DiskError {
             Errno::ENOSPC | Errno::EDQUOT => "the disk is full; free some space and try again",
             Errno::EROFS => "the file system is read-only; mount it for writing and try again",
             Errno::EACCES | Errno::EPERM => {
-                "this user may not do that; check the owner and the permissions of the file and its folder"
+                "permission denied; check the owner and the permissions of the file and its folder"
             }
-            Errno::ENOENT => "it is not there; it was moved or removed meanwhile",
-            Errno::ENOTDIR | Errno::EEXIST => "it is no folder; move it away, or name another path",
-            Errno::EISDIR => "it is a folder, where a file should be; move it away",
-            Errno::ELOOP => "it is a link, and links are not followed; put what it leads to in its place",
+            Errno::ENOENT => "it does not exist; it was moved or removed meanwhile",
+            Errno::ENOTDIR | Errno::EEXIST => "it is not a folder; move it away, or use another path",
+            Errno::EISDIR => "it is a folder instead of a file; move it away",
+            Errno::ELOOP => "it is a link, and links are not followed; replace it by its target",
             Errno::EMFILE | Errno::ENFILE => "too many files are open; raise the limit (ulimit -n)",
             Errno::EXDEV => "the folders of a queue must be on one file system; undo the mount",
-            Errno::ENAMETOOLONG => "the file system does not take names of 255 bytes; use another one",
-            _ => "the disk or its file system failed; look at the system's log, then try again",
+            Errno::ENAMETOOLONG => "the file system does not allow names of 255 bytes; use another one",
+            _ => "the disk or its file system failed; read the system's log, then try again",
         };
         Self { action, path: path.to_owned(), meaning, errno }
     }
 
-    /// Whether other files can be moved although this one cannot.
+    /// Whether the failure concerns this file only.
     pub(crate) fn concerns_one_file(&self) -> bool {
         !matches!(self.errno, Errno::EROFS | Errno::EIO | Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOENT)
     }
 
-    /// As the answer to a call in which nothing was done.
+    /// The error of a call without effect.
     pub(crate) fn into_error(self, operation: &'static str) -> MessagingError {
         if matches!(self.errno, Errno::ENOSPC | Errno::EDQUOT) {
-            // The store is well, and what needs no room goes on.
+            // The store works, and calls that need no space succeed.
             return MessagingError::Busy { source: Arc::new(self) };
         }
         let retryable = !matches!(
@@ -64,18 +64,18 @@ impl DiskError {
     }
 }
 
-/// Why a step did not come to its end.
+/// Why a step failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The law forbids it; nothing was changed by this step.
-    Law(MessagingError),
-    /// The file system failed; nothing was changed by this step, unless what it says is unknown.
+    /// Refused by the contract; the step changed nothing.
+    Refused(MessagingError),
+    /// The file system failed; the step may be incomplete.
     Disk(DiskError),
 }
 
 impl From<MessagingError> for Failure {
     fn from(error: MessagingError) -> Self {
-        Self::Law(error)
+        Self::Refused(error)
     }
 }
 
@@ -88,7 +88,7 @@ impl From<DiskError> for Failure {
 impl Failure {
     pub(crate) fn into_error(self, operation: &'static str) -> MessagingError {
         match self {
-            Self::Law(error) => error,
+            Self::Refused(error) => error,
             Self::Disk(error) => error.into_error(operation),
         }
     }

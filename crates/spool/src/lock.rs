@@ -1,9 +1,9 @@
-//! The lock of a queue, and the line of text in it that its holders leave for each other.
+//! The lock of a queue, and the record that its holders write into it.
 //!
-//! Whoever changes a queue's folders through Postrider holds the lock, for a few renames, and waits for the disk when it
-//! has let it go; an edit, a pause and a name that must be noted are the exceptions. Every change is a rename from an exact
-//! name besides, so that even without the lock no message could be had twice; what the lock is for is order: places in the
-//! line are given out one after the other, and nobody looks for the head of a key while somebody else moves it.
+//! A process holds the lock while it changes a queue's folders, for a few renames, and syncs the disk after releasing it; an
+//! edit, a pause and a note of a long name are the exceptions. Every change is a rename from an exact name, so that even
+//! without the lock no message could be leased twice; the lock serves the order: positions are assigned one after the
+//! other, and no process looks for the head of a key while another one moves it.
 
 use std::fs::{File, TryLockError};
 use std::io::Read;
@@ -19,36 +19,36 @@ use crate::time_text;
 
 pub(crate) const FILE: &str = ".lock";
 
-/// What the holders of the lock tell each other.
+/// The record in the lock's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Line {
-    /// The last place in the line that was given out.
+pub(crate) struct LockRecord {
+    /// The last position that was assigned.
     pub(crate) position: Timestamp,
     /// Rises with every change of the folders.
     pub(crate) generation: u64,
 }
 
-/// Which run of the system this is. What was written without a wait for the disk may be gone after the next start.
+/// Id of this boot of the system. A record of an earlier boot is ignored, because unsynced writes may be lost since.
 static BOOT: LazyLock<String> = LazyLock::new(|| {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let id: String = id.chars().filter(char::is_ascii_hexdigit).take(32).collect();
     if id.is_empty() { "unknown".into() } else { id }
 });
 
-/// The lock's file, open.
+/// The open lock file.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: File,
-    /// Why it can only be read, if so: then it is enough to look by.
+    /// Why it cannot be written, if so: it still serves for reading calls.
     refused: Option<DiskError>,
 }
 
-/// The lock, held.
+/// The held lock.
 #[derive(Debug)]
 pub(crate) struct Held<'l> {
     lock: &'l LockFile,
-    /// `None` when nobody has left one since the system was started: then the folders tell.
-    pub(crate) line: Option<Line>,
+    /// `None` when no holder has written one since the system started: then the folders are read.
+    pub(crate) record: Option<LockRecord>,
 }
 
 impl LockFile {
@@ -62,7 +62,7 @@ impl LockFile {
         }
     }
 
-    /// Waits for the lock, at most that long.
+    /// Waits for the lock up to `patience`.
     pub(crate) fn take(&self, home: &Folder, patience: Duration) -> Result<Held<'_>, Failure> {
         let began = Instant::now();
         let mut pause = Duration::from_micros(20);
@@ -79,10 +79,10 @@ impl LockFile {
             }
         }
         failpoint::reach("spool.locked");
-        Ok(Held { lock: self, line: self.read() })
+        Ok(Held { lock: self, record: self.read() })
     }
 
-    /// Whether this is the file that others lock.
+    /// Whether the path still leads to this file.
     pub(crate) fn is_current(&self, home: &Folder) -> bool {
         Identity::of(&self.file).is_some_and(|identity| home.identity_of(FILE) == Some(identity))
     }
@@ -93,7 +93,7 @@ impl LockFile {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    fn read(&self) -> Option<Line> {
+    fn read(&self) -> Option<LockRecord> {
         parse(&self.text())
     }
 
@@ -101,8 +101,8 @@ impl LockFile {
         let text = self.text();
         let holder = text.split_whitespace().nth(3).map_or("unknown", |number| number.trim_start_matches('0'));
         MessagingError::busy(format!(
-            "the lock of '{}' could not be had in {waited:.1?}; process {holder} was the last to have it. If that is \
-             stopped, let it go on (kill -CONT) or end it, then try again",
+            "the lock of '{}' was not free within {waited:.1?}; process {holder} held it last. If that process is stopped, \
+             continue it (kill -CONT) or end it, then try again",
             home.path().display()
         ))
         .into()
@@ -110,12 +110,12 @@ impl LockFile {
 }
 
 impl Held<'_> {
-    /// Leaves a line for the next holder.
-    pub(crate) fn write(&mut self, line: Line, home: &Folder) -> Result<(), DiskError> {
+    /// Writes the record for the next holder.
+    pub(crate) fn write(&mut self, record: LockRecord, home: &Folder) -> Result<(), DiskError> {
         let text = format!(
             "{} {:020} {} {:010}\n",
-            time_text::write(line.position),
-            line.generation,
+            time_text::write(record.position),
+            record.generation,
             *BOOT,
             std::process::id()
         );
@@ -125,26 +125,26 @@ impl Held<'_> {
         failpoint::reach("spool.step");
         let written = self.lock.file.write_all_at(text.as_bytes(), 0);
         written.map_err(|error| home.failed("write", FILE, errno_of(&error)))?;
-        self.line = Some(line);
+        self.record = Some(record);
         Ok(())
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // It goes with the file at the latest.
+        // Closing the file releases it in any case.
         let _ = self.lock.file.unlock();
     }
 }
 
-fn parse(text: &str) -> Option<Line> {
+fn parse(text: &str) -> Option<LockRecord> {
     let mut words = text.split_whitespace();
     let position = time_text::read(words.next()?)?;
     let generation = words.next()?.parse().ok()?;
-    (words.next()? == *BOOT).then_some(Line { position, generation })
+    (words.next()? == *BOOT).then_some(LockRecord { position, generation })
 }
 
-/// Who had the lock last, for those who examine a queue.
+/// Returns the process that held the lock last.
 pub(crate) fn last_holder(home: &Folder) -> Option<u32> {
     let mut text = String::new();
     home.open_file(FILE.as_bytes()).ok()??.read_to_string(&mut text).ok()?;
@@ -156,30 +156,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_believed_only_within_the_run_of_the_system_that_it_was_written_in() {
+    fn a_record_is_valid_only_within_the_boot_that_it_was_written_in() {
         let folder = tempfile::tempdir().unwrap();
         let home = Folder::open_path(folder.path()).unwrap();
         let lock = LockFile::open(&home).unwrap();
-        let line = Line { position: Timestamp::from_micros(1_763_330_523_123_456), generation: 7 };
+        let record = LockRecord { position: Timestamp::from_micros(1_763_330_523_123_456), generation: 7 };
         let mut held = lock.take(&home, Duration::ZERO).unwrap();
-        assert_eq!(held.line, None);
-        held.write(line, &home).unwrap();
+        assert_eq!(held.record, None);
+        held.write(record, &home).unwrap();
         drop(held);
         let text = lock.text();
-        assert_eq!(parse(&text), Some(line));
+        assert_eq!(parse(&text), Some(record));
         assert_eq!(parse(&text.replace(BOOT.as_str(), "another")), None);
         assert_eq!(parse(&text[..30]), None);
         assert_eq!(last_holder(&home), Some(std::process::id()));
     }
 
     #[test]
-    fn whoever_waits_too_long_is_told_who_has_it() {
+    fn a_lock_timeout_names_the_holder() {
         let folder = tempfile::tempdir().unwrap();
         let home = Folder::open_path(folder.path()).unwrap();
         let (ours, theirs) = (LockFile::open(&home).unwrap(), LockFile::open(&home).unwrap());
         let mut held = ours.take(&home, Duration::ZERO).unwrap();
-        held.write(Line { position: Timestamp::EPOCH, generation: 1 }, &home).unwrap();
-        let Err(Failure::Law(error)) = theirs.take(&home, Duration::from_millis(1)) else { panic!("it was not held") };
+        held.write(LockRecord { position: Timestamp::EPOCH, generation: 1 }, &home).unwrap();
+        let Err(Failure::Refused(error)) = theirs.take(&home, Duration::from_millis(1)) else {
+            panic!("it was not held")
+        };
         assert!(error.is_retryable());
         assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
         drop(held);

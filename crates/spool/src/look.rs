@@ -1,4 +1,4 @@
-//! What is there, without changing it.
+//! Counts, peeks, and lists of queues: reads without changes.
 
 use postrider_core::{
     LiveState, Measured, MessagingError, PeekedMessage, QueueHealthReport, QueueName, QueueStats, Timestamp,
@@ -14,13 +14,13 @@ use crate::store::Shared;
 impl Session<'_> {
     pub(crate) fn stats(&mut self, name: &QueueName) -> Result<QueueStats, Failure> {
         let side = Side::of(name);
-        self.know(side)?;
+        self.refresh(side)?;
         let is_paused = self.is_paused(side)?;
         let now = self.now;
         let dead = match side {
             Side::Dead => 0,
             Side::Live => {
-                self.know(Side::Dead)?;
+                self.refresh(Side::Dead)?;
                 self.known.dead.len() as u64
             }
         };
@@ -35,7 +35,7 @@ impl Session<'_> {
                 delayed += 1;
             } else {
                 ready += 1;
-                let since = time(row.slot.turn.position);
+                let since = time(row.slot.order.position);
                 oldest = Some(oldest.map_or(since, |oldest| oldest.min(since)));
             }
         }
@@ -51,9 +51,9 @@ impl Session<'_> {
     }
 
     pub(crate) fn peek(&mut self, side: Side, limit: usize) -> Result<Vec<PeekedMessage>, Failure> {
-        self.know(side)?;
+        self.refresh(side)?;
         let mut rows: Vec<Row> = self.index(side).rows().cloned().collect();
-        rows.sort_by(|a, b| a.slot.turn.cmp(&b.slot.turn));
+        rows.sort_by(|a, b| a.slot.order.cmp(&b.slot.order));
         let mut peeked = Vec::new();
         for row in rows {
             if peeked.len() == limit {
@@ -64,7 +64,7 @@ impl Session<'_> {
         Ok(peeked)
     }
 
-    /// `None` for what cannot be read: it dies when it is claimed.
+    /// `None` for an invalid file, which is dead-lettered when it is claimed.
     fn peek_at(&self, row: &Row) -> Result<Option<PeekedMessage>, Failure> {
         let Some(name) = row.parsed(self.queue) else { return Ok(None) };
         let note = self.note_of(&name);
@@ -73,7 +73,7 @@ impl Session<'_> {
             (_, Some(original)) => original.as_bytes().to_vec(),
             (_, None) => row.name().to_vec(),
         };
-        let folder = self.known.dirs.folder(row.slot.place);
+        let folder = self.known.dirs.folder(row.slot.location);
         let Some(Ok(content)) = self.shared.reading.read(folder, row.name(), &name.kind, &original)? else {
             return Ok(None);
         };
@@ -100,7 +100,7 @@ impl Session<'_> {
     }
 }
 
-/// Every queue, by name.
+/// Lists all queues.
 pub(crate) fn list_queues(shared: &Shared) -> Result<Vec<QueueName>, MessagingError> {
     let list = || -> Result<Vec<QueueName>, Failure> {
         let root = shared.root()?;
@@ -109,7 +109,7 @@ pub(crate) fn list_queues(shared: &Shared) -> Result<Vec<QueueName>, MessagingEr
             let Some(name) = std::str::from_utf8(&name).ok().and_then(|name| QueueName::new(name).ok()) else {
                 continue;
             };
-            // One that begins with a dot is hidden, one that is no folder with an `incoming/` is somebody else's.
+            // A name with a leading dot is hidden, and a folder without `incoming/` is not a queue.
             let is_queue = || root.open(name.as_str()).is_ok_and(|home| home.open("incoming").is_ok());
             if !name.as_str().starts_with('.') && is_queue() {
                 queues.push(name);
@@ -121,12 +121,12 @@ pub(crate) fn list_queues(shared: &Shared) -> Result<Vec<QueueName>, MessagingEr
     list().map_err(|failure| failure.into_error("list queues"))
 }
 
-/// Which of the queues are there and usable.
+/// Checks which queues exist and are usable.
 pub(crate) fn verify_queues(shared: &Shared, queues: &[QueueName]) -> Result<QueueHealthReport, MessagingError> {
     let root = shared.root().map_err(|failure| failure.into_error("verify queues"))?;
     let mut report = QueueHealthReport::default();
     for queue in queues {
-        // Refuses a name that no queue here can have.
+        // Refuses an invalid name.
         let there = shared
             .queue(queue)
             .map_err(|error| error.to_string())
@@ -140,7 +140,7 @@ pub(crate) fn verify_queues(shared: &Shared, queues: &[QueueName]) -> Result<Que
     Ok(report)
 }
 
-/// What a queue holds that is not there. It can be paused all the same.
+/// The counts of a queue that does not exist. It can be paused all the same.
 pub(crate) fn nothing(shared: &Shared, queue: &QueueName) -> Result<QueueStats, MessagingError> {
     let root = shared.root().map_err(|failure| failure.into_error("stats"))?;
     let home = root.open(queue.origin().as_str());

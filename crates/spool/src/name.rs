@@ -1,21 +1,21 @@
-//! The name of a message's file: everything about the message that changes, and nothing else.
+//! The name of a message's file: all state of the message that changes.
 //!
-//! A step of a message's life is one rename, so whatever the step changes must be in the name. It is written to be read
-//! by a person, sorts by time, and its parts are always in this order:
+//! A step of a message's life is one rename, so all that it changes must be in the name. The name is readable, sorts by
+//! time, and its parts are always in this order:
 //!
 //! ```text
-//! until-20261116T220233-123456.token-…   the lease: when it ends, and whose it is
-//! 20261116T220203-123456                 the place in the line: when it was sent, or when it died
+//! until-20261116T220233-123456.token-…   the lease: its end and its token
+//! 20261116T220203-123456                 the position: when it was sent, or when it was dead-lettered
 //! 0199e1c2-…                             the message's id
 //! dead                                   it is a dead letter
 //! due-… / retry-…                        when it can be received: sent with a delay or given back / failed
 //! p9                                     its priority, unless that is 4
 //! k…, u…                                 hashes of its ordering key and its dedup key
-//! exp-…                                  when it is too late to handle it
+//! exp-…                                  when it expires
 //! d2, a1                                 how often it was delivered, and how often a handler failed
-//! f120, l4000120                         first and last delivery, in microseconds after its place in the line
+//! f120, l4000120                         first and last delivery, in microseconds after its position
 //! n                                      there is a note about it in `records/`
-//! .msg, ~orders.json, .file              a message of Postrider's, or somebody's file and the name that it came with
+//! .msg, ~orders.json, .file              a message file, or a foreign file with its original name
 //! ```
 
 use std::fmt::Write as _;
@@ -26,39 +26,39 @@ use uuid::Uuid;
 
 use crate::time_text;
 
-/// The longest name that a file came with and that fits into the names of its life. A longer one is noted beside it.
-pub(crate) const MOST_OF_ORIGINAL: usize = 48;
+/// Maximum length of an original name that is kept in the new name. A longer one goes into the note.
+pub(crate) const MAX_ORIGINAL: usize = 48;
 
-/// Who holds a message, and until when.
+/// A lease: its end and its token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) until: Timestamp,
     pub(crate) token: LeaseToken,
 }
 
-/// When a message that nobody holds can be received.
+/// When a message without a lease can be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// It always could.
+    /// At once.
     Always,
-    /// It was sent with a delay, or was given back at that time.
+    /// Sent with a delay until this time, or released at this time.
     From(Timestamp),
-    /// A handler failed on it.
+    /// Retried at this time after a failure.
     Retry(Timestamp),
 }
 
-/// What the file holds.
+/// Kind of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Head and body, as this provider writes them.
-    Letter,
-    /// A body that somebody else wrote, and the name that it came with.
+    /// A message file: metadata and body.
+    Message,
+    /// A foreign file, with its original name.
     Foreign(Box<[u8]>),
-    /// The same; its name was too long and is in the note.
+    /// A foreign file whose original name is too long and is in the note.
     LongNamed,
 }
 
-/// The name of a file that this provider has named.
+/// A parsed file name of this provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileName {
     pub(crate) lease: Option<Lease>,
@@ -79,7 +79,7 @@ pub(crate) struct FileName {
 }
 
 impl FileName {
-    /// A message that takes this place in the line.
+    /// A new message at this position.
     pub(crate) fn new(position: Timestamp, id: MessageId, kind: Kind) -> Self {
         Self {
             lease: None,
@@ -100,7 +100,7 @@ impl FileName {
         }
     }
 
-    /// When it can next be received: when its lease ends, when it is due, or always.
+    /// When it can next be received: the end of its lease, its due time, or its position.
     pub(crate) fn next_attempt_at(&self) -> Timestamp {
         match (self.lease, self.due) {
             (Some(lease), _) => lease.until,
@@ -113,7 +113,7 @@ impl FileName {
         self.lease.is_some_and(|lease| now < lease.until)
     }
 
-    /// What its note is called, and the record of its death. It stays the same over the whole of a life.
+    /// The stem of the names of its note and its death record, which never changes.
     pub(crate) fn stem(&self) -> String {
         format!("{}.{}", time_text::write(self.position), self.id)
     }
@@ -170,7 +170,7 @@ impl FileName {
         }
         let mut name = text.into_bytes();
         match &self.kind {
-            Kind::Letter => name.extend_from_slice(b".msg"),
+            Kind::Message => name.extend_from_slice(b".msg"),
             Kind::LongNamed => name.extend_from_slice(b".file"),
             Kind::Foreign(original) => {
                 name.push(b'~');
@@ -180,15 +180,15 @@ impl FileName {
         name
     }
 
-    /// `None` for a name that somebody else gave.
+    /// Parses a name; `None` for a foreign one.
     pub(crate) fn parse(name: &[u8]) -> Option<Self> {
         let (tags, kind) = match name.iter().position(|byte| *byte == b'~') {
             Some(at) => match &name[at + 1..] {
-                original if original.is_empty() || original.len() > MOST_OF_ORIGINAL => return None,
+                original if original.is_empty() || original.len() > MAX_ORIGINAL => return None,
                 original => (&name[..at], Kind::Foreign(original.into())),
             },
             None => match (name.strip_suffix(b".msg"), name.strip_suffix(b".file")) {
-                (Some(tags), _) => (tags, Kind::Letter),
+                (Some(tags), _) => (tags, Kind::Message),
                 (None, Some(tags)) => (tags, Kind::LongNamed),
                 (None, None) => return None,
             },
@@ -250,7 +250,7 @@ impl FileName {
     }
 }
 
-/// What a key is known by in a name. Keys that share it only wait for each other, or are compared by their text.
+/// The hash of a key in a name. Ordering keys with the same hash wait for each other; dedup keys are compared by their text.
 pub(crate) fn hash(key: &str) -> u64 {
     const KEYS: Uuid = Uuid::from_u128(0x2a0c_65c1_88a5_5e33_9d0f_70c1_c0de_0f11);
     Uuid::new_v5(&KEYS, key.as_bytes()).as_u64_pair().0
@@ -277,20 +277,20 @@ mod tests {
             first: Some(later),
             last: Some(later),
             is_noted: true,
-            ..FileName::new(position, MessageId::generate(), Kind::Letter)
+            ..FileName::new(position, MessageId::generate(), Kind::Message)
         }
     }
 
     #[test]
-    fn a_name_says_everything_and_fits() {
+    fn a_name_round_trips_and_fits_into_255_bytes() {
         let name = longest();
-        // A lease and a due time are never in one name.
+        // A name never has both a lease and a due time.
         let leased = FileName { due: Due::Always, ..name.clone() };
         assert!(leased.render().len() <= 255, "{}", leased.render().len());
         let waiting = FileName { lease: None, ..name.clone() };
         assert!(waiting.render().len() <= 255);
-        // Somebody's file has no dedup key and does not expire.
-        let kind = Kind::Foreign(vec![0xff; MOST_OF_ORIGINAL].into());
+        // A foreign file has no dedup key and does not expire.
+        let kind = Kind::Foreign(vec![0xff; MAX_ORIGINAL].into());
         let foreign = FileName { dedup: None, expires_at: None, kind, ..leased.clone() };
         assert!(foreign.render().len() <= 255, "{}", foreign.render().len());
         let plain = FileName::new(name.position, name.id, Kind::LongNamed);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_somebody_else_gave_are_left_alone() {
+    fn foreign_names_are_not_parsed() {
         let ours = String::from_utf8(longest().render()).unwrap();
         for name in ["", "orders.json", "a.msg", "~", ".msg", "~x", "2026.json", &ours.replace(".p9", ".q9")] {
             assert_eq!(FileName::parse(name.as_bytes()), None, "{name}");
@@ -308,6 +308,6 @@ mod tests {
         assert_eq!(FileName::parse(ours.trim_end_matches(".msg").as_bytes()), None);
         assert_eq!(FileName::parse(b"\xff\xfe.msg"), None);
         let plain = FileName::new(longest().position, longest().id, Kind::Foreign(vec![b'x'; 49].into()));
-        assert_eq!(FileName::parse(&plain.render()), None, "its names would become too long");
+        assert_eq!(FileName::parse(&plain.render()), None, "its later names would be too long");
     }
 }

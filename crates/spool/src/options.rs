@@ -1,4 +1,4 @@
-//! How a spool is opened.
+//! Options of a spool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,47 +7,46 @@ use postrider_core::{Clock, Limits, WallClock};
 
 use crate::ordering_field::OrderingField;
 
-/// Which files that others put into `incoming/` are messages. Names that begin with a dot never are.
+/// Which foreign files in `incoming/` are messages. Names with a leading dot never are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Files {
-    /// Those whose names end in `.json`. Their content must be JSON.
+    /// Files whose names end in `.json`. Their content must be JSON.
     #[default]
     Json,
-    /// All of them. Only those whose names end in `.json` must be JSON.
+    /// All files. Only those whose names end in `.json` must be JSON.
     Any,
 }
 
-/// How changes by others are noticed.
+/// How changes by other processes are detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Watch {
-    /// By inotify where the file system has it, by looking elsewhere.
+    /// By inotify where the file system supports it, else by polling.
     #[default]
     Auto,
-    /// By looking.
+    /// By polling.
     Poll,
 }
 
-/// How a spool is opened. The defaults are safe.
+/// Options of a spool.
 #[derive(Debug, Clone)]
 pub struct SpoolOptions {
-    /// Whether a send creates a queue that is missing.
+    /// Whether a send creates a missing queue.
     pub create_queues: bool,
-    /// Sizes and times that are accepted.
+    /// Limits of messages.
     pub limits: Limits,
-    /// Which files of others are messages.
+    /// Which foreign files are messages.
     pub files: Files,
-    /// Where the ordering key of a file of others is: the first of these that the file has.
+    /// Fields with the ordering key of a foreign file: the first entry that the file has.
     pub ordering_key: Vec<OrderingField>,
-    /// How long a file that was not renamed into `incoming/` must not have been written to before it is taken.
+    /// Time for which a file that was not renamed into `incoming/` must be unmodified before it is claimed.
     pub grace_period: Duration,
-    /// How changes by others are noticed.
+    /// How changes by other processes are detected.
     pub watch: Watch,
-    /// How often is looked where inotify is not there.
+    /// Polling interval without inotify.
     pub poll_interval: Duration,
-    /// How long a call waits while other processes change the same queue, before it fails with an error that can be
-    /// retried.
+    /// Time limit of a call's wait for the lock of its queue; then it fails with a retryable error.
     pub lock_timeout: Duration,
-    /// The clock that judges leases and due times. All processes on a spool must agree on it.
+    /// Clock of leases and due times. Must be the same for all processes on a spool.
     pub clock: Arc<dyn Clock>,
 }
 

@@ -1,17 +1,17 @@
-//! Where the ordering key of somebody's JSON file is.
+//! The fields of a foreign JSON file with its ordering key.
 
 use std::str::FromStr;
 
 use postrider_core::{Key, MessagingError};
 use serde_json::Value;
 
-/// Fields of a JSON document that together are an ordering key: `conversation`, or `channel,conversation` for two of
-/// them, or `/message/from` for one further inside. A document that lacks one of them, or has it blank, has no such key.
+/// Fields of a JSON document that form an ordering key: `conversation`, or `channel,conversation` for two fields, or
+/// `/message/from` for a nested one. A document in which one of them is missing or blank has no such key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderingField(Vec<String>);
 
 impl OrderingField {
-    /// The key that a document has by these fields.
+    /// Returns the key that these fields form.
     pub(crate) fn key(&self, document: &Value) -> Option<Key> {
         let values: Option<Vec<String>> = self.0.iter().map(|field| text(document, field)).collect();
         let values = values?;
@@ -19,13 +19,13 @@ impl OrderingField {
             [only] => only.clone(),
             several => several.iter().map(|value| escaped(value)).collect::<Vec<_>>().join("/"),
         };
-        // What no key may be (too long, with control characters) is ordered by its hash.
+        // An invalid key (too long, with control characters) is replaced by its hash.
         let hashed = || Key::new("ordering key", &format!("hash-{:016x}", crate::name::hash(&text)));
         Key::new("ordering key", &text).or_else(|_| hashed()).ok()
     }
 }
 
-/// The first key that a document has.
+/// Returns the first key that a document has.
 pub(crate) fn key(fields: &[OrderingField], document: &Value) -> Option<Key> {
     fields.iter().find_map(|field| field.key(document))
 }
@@ -40,7 +40,7 @@ fn text(document: &Value, field: &str) -> Option<String> {
     (!text.trim().is_empty()).then_some(text)
 }
 
-/// So that `a/b`, `c` is another key than `a`, `b/c`.
+/// Escapes a value, so that `a/b`, `c` and `a`, `b/c` are different keys.
 fn escaped(value: &str) -> String {
     value.replace('%', "%25").replace('/', "%2F")
 }
@@ -51,8 +51,10 @@ impl FromStr for OrderingField {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let fields: Vec<String> = text.split(',').map(|field| field.trim().to_owned()).collect();
         if fields.iter().any(String::is_empty) {
-            let why =
-                format!("'{}' names no field; write 'conversation' or 'channel,conversation'", text.escape_debug());
+            let why = format!(
+                "'{}' has an empty field name; write 'conversation' or 'channel,conversation'",
+                text.escape_debug()
+            );
             return Err(MessagingError::invalid("ordering key field", why));
         }
         Ok(Self(fields))
@@ -76,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_alternative_that_is_there_counts() {
+    fn the_first_complete_alternative_counts() {
         let fields = ["workflowRunId", "channel,channelProfileId,conversationId"];
         let whole = json!({"workflowRunId": "r1", "channel": "slack", "channelProfileId": "p", "conversationId": "c"});
         assert_eq!(key_of(&fields, whole).as_deref(), Some("r1"));
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn different_values_are_different_keys_whatever_is_in_them() {
+    fn different_values_are_different_keys() {
         let pair = |a: &str, b: &str| key_of(&["a,b"], json!({"a": a, "b": b})).unwrap();
         assert_ne!(pair("x/y", "z"), pair("x", "y/z"));
         let long = |text: &str| key_of(&["a"], json!({"a": text})).unwrap();

@@ -1,4 +1,4 @@
-//! Queues: paused, emptied and deleted.
+//! Pauses, purges and deletes queues.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::name::FileName;
 use crate::session::{Session, Side, paused_file};
 use crate::store::Shared;
 
-/// So many files are removed under one lock.
+/// Number of files removed under one lock.
 const CHUNK: usize = 1000;
 
-/// Does something with a queue; what `missing` says when there is none.
+/// Runs a step under a queue's lock; returns `missing()` if the queue does not exist.
 pub(crate) fn with<T>(
     shared: &Shared,
     operation: &'static str,
@@ -33,32 +33,32 @@ pub(crate) fn with<T>(
 }
 
 impl Session<'_> {
-    /// The files that a purge removes, unless somebody leases them meanwhile.
+    /// Returns the files that a purge removes, unless they are leased meanwhile.
     fn unleased(&mut self) -> Result<Vec<Row>, Failure> {
-        self.know(Side::Live)?;
+        self.refresh(Side::Live)?;
         let (queue, now) = (self.queue.clone(), self.now);
         let is_leased = |row: &&Row| row.parsed(&queue).is_some_and(|name| name.is_leased(now));
         Ok(self.known.live.rows().filter(|row| !is_leased(row)).cloned().collect())
     }
 
     fn remove_some(&mut self, rows: &[Row]) -> Result<u64, Failure> {
-        self.know(Side::Live)?;
+        self.refresh(Side::Live)?;
         let mut removed = 0;
         for row in rows {
             // A file that was claimed meanwhile has another name.
-            if self.known.live.get(row.slot.place, row.name()).is_some() && self.remove_row(Side::Live, row)? {
+            if self.known.live.get(row.slot.location, row.name()).is_some() && self.remove_row(Side::Live, row)? {
                 if let Some(name) = FileName::parse(row.name()) {
                     self.remove_note(&name);
                 }
                 removed += 1;
             }
         }
-        self.tell(Side::Live, self.now);
+        self.wake(Side::Live, self.now);
         Ok(removed)
     }
 }
 
-/// The messages that a purge removes, in chunks.
+/// Returns the messages that a purge removes, in chunks.
 pub(crate) fn present(shared: &Shared, queue: &QueueName) -> Result<Vec<Vec<Row>>, MessagingError> {
     let rows = with(shared, "purge", queue, || Ok(Vec::new()), |session| session.unleased())?;
     Ok(rows.chunks(CHUNK).map(<[Row]>::to_vec).collect())
@@ -91,14 +91,14 @@ pub(crate) fn delete_queue(shared: &Shared, queue: &QueueName) -> Result<(), Mes
         let answers = session.dirs().home.open("outgoing")?.names()?.len();
         if answers > 0 {
             let why = format!(
-                "'{}/outgoing' has {answers} files that nobody has fetched; take or remove them, then delete it",
+                "'{}/outgoing' has {answers} files; move or remove them, then delete the queue",
                 session.dirs().home.path().display()
             );
             return Err(MessagingError::invalid("queue to delete", why).into());
         }
         let root = session.shared.root()?;
         root.rename(session.queue.as_str().as_bytes(), &root, removed.as_bytes())?;
-        session.tell(Side::Live, session.now);
+        session.wake(Side::Live, session.now);
         Ok(())
     };
     with(shared, "delete queue", queue, || Ok(()), away)?;
@@ -111,7 +111,7 @@ pub(crate) fn delete_queue(shared: &Shared, queue: &QueueName) -> Result<(), Mes
     remove().map_err(|failure| failure.into_error("delete queue"))
 }
 
-/// A queue can be paused before it is made: then its folder has nothing else in it.
+/// Pauses or resumes a queue. A queue can be paused before it exists: then its folder contains nothing else.
 pub(crate) fn set_paused(shared: &Shared, queue: &QueueName, paused: bool) -> Result<(), MessagingError> {
     shared.queue(queue)?;
     let (origin, file) = (queue.origin(), paused_file(Side::of(queue)));
@@ -130,12 +130,12 @@ pub(crate) fn set_paused(shared: &Shared, queue: &QueueName, paused: bool) -> Re
         }
         home.sync()?;
         if !paused {
-            // Nothing else was in it when it was paused before it was made.
+            // Empty if the queue was paused before it existed.
             root.remove_empty(origin.as_str());
         }
         Ok(root.sync()?)
     };
-    // Under the lock, where there is one, so that no claim is under way when a pause is answered.
+    // Under the lock if the queue exists, so that no claim is in progress when the pause returns.
     let operation = if paused { "pause" } else { "resume" };
     let mut is_set = false;
     let under_lock = |_: &mut Session<'_>| {

@@ -1,9 +1,9 @@
-//! What is known about a message and fits no name: files of JSON beside it, for people to read.
+//! Records: readable JSON files with the state of a message that does not fit into its name.
 //!
-//! A note (`records/`) has the last error of a message that lives, and the name that its file came with when that was too
-//! long to go along. A death record (`failed/*.record.json`) says how a message died. Each is written before the rename
-//! that makes it true, and both are on the disk before anybody is answered. A record without a message means nothing, and
-//! is removed when the folder is next read.
+//! A note (`records/`) has the last error of a live message, and the original name of its file when that was too long. A
+//! death record (`failed/*.record.json`) has the reason and the counts of a dead letter. Each is written before the rename
+//! that it belongs to, and both are durable before the caller is answered. A record without a message is ignored, and
+//! removed when the folder is next read.
 
 use postrider_core::{DeadLetterReason, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -12,23 +12,23 @@ use crate::disk::{Folder, Name};
 use crate::error::DiskError;
 use crate::time_text;
 
-/// What the name of every record ends with.
+/// Suffix of the name of every note.
 pub(crate) const NOTE: &str = ".note.json";
-/// What the name of every death record ends with.
+/// Suffix of the name of every death record.
 pub(crate) const DEATH: &str = ".record.json";
 
-/// About a message that lives.
+/// The note of a live message.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Note {
-    /// What the last failing handler said.
+    /// The last error of a handler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// The name that the file came with, when it is too long for the names of its life.
+    /// The original name of the file, when it is too long for the new name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) file_name: Option<FileNameText>,
 }
 
-/// How a message died.
+/// The record of a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Death {
     pub(crate) reason: DeadLetterReason,
@@ -48,7 +48,7 @@ pub(crate) struct Death {
     pub(crate) file_name: Option<FileNameText>,
 }
 
-/// A file's name as JSON can hold it: as text, or, when it is none, as its bytes.
+/// A file's name in JSON: as text, or as bytes if it is not UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum FileNameText {
@@ -72,16 +72,16 @@ impl FileNameText {
     }
 }
 
-/// When a record must be on the disk.
+/// When a record must be durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnDisk {
-    /// Before it takes the place of an earlier one.
+    /// Before it replaces an earlier one.
     Before,
-    /// When somebody has waited for that, and before anybody is answered.
+    /// With the later sync, before the caller is answered.
     Later,
 }
 
-/// Writes a record, in place of an earlier one.
+/// Writes a record, and replaces an earlier one.
 pub(crate) fn write(
     tmp: &Folder,
     folder: &Folder,
@@ -89,7 +89,7 @@ pub(crate) fn write(
     record: &impl Serialize,
     on_disk: OnDisk,
 ) -> Result<(), DiskError> {
-    // Texts, numbers and times can always be written as JSON.
+    // Strings, numbers and times always serialise.
     let mut bytes = serde_json::to_vec_pretty(record).unwrap_or_default();
     bytes.push(b'\n');
     let made = temporary();
@@ -98,14 +98,14 @@ pub(crate) fn write(
         OnDisk::Later => tmp.create_unsynced(made.as_bytes(), &[&bytes]).map(drop),
     };
     if let Err(error) = written.and_then(|()| tmp.rename(made.as_bytes(), folder, name.as_bytes())) {
-        // Best effort: what is left behind is swept later.
+        // Best effort: a later sweep removes it.
         let _ = tmp.unlink(made.as_bytes());
         return Err(error);
     }
     Ok(())
 }
 
-/// Reads a record. `None` when it is not there or is no record: then less is known, and nothing else is wrong.
+/// Reads a record. `None` when it does not exist or is invalid, which is harmless.
 pub(crate) fn read<T: for<'de> Deserialize<'de>>(folder: &Folder, name: &str) -> Option<T> {
     use std::io::Read;
     let file = folder.open_file(name.as_bytes()).ok().flatten()?;
@@ -114,12 +114,13 @@ pub(crate) fn read<T: for<'de> Deserialize<'de>>(folder: &Folder, name: &str) ->
     serde_json::from_slice(&bytes).ok()
 }
 
-/// A name that no other file has.
+/// Returns a unique name.
 pub(crate) fn temporary() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-/// What a record is about, when a name is that of a record with this ending: nobody's file is taken for one.
+/// Returns the stem of a record's name with this suffix; `None` for any other name, so that no foreign file is taken for a
+/// record.
 pub(crate) fn stem<'n>(name: &'n Name, ending: &str) -> Option<&'n str> {
     let stem = std::str::from_utf8(name).ok()?.strip_suffix(ending)?;
     let (time, id) = stem.split_once('.')?;

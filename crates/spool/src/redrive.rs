@@ -1,4 +1,4 @@
-//! How dead letters come back to life, in their own queue or in another.
+//! Redrives dead letters into their own queue or another one.
 
 use std::collections::HashSet;
 
@@ -10,10 +10,10 @@ use crate::queues::with;
 use crate::session::Session;
 use crate::store::Shared;
 
-/// So many dead letters come back under one lock.
+/// Number of dead letters redriven under one lock.
 const CHUNK: usize = 500;
 
-/// What a redrive would do.
+/// Returns what a redrive would do.
 pub(crate) fn rehearse(
     shared: &Shared,
     queue: &QueueName,
@@ -25,7 +25,7 @@ pub(crate) fn rehearse(
     redrive_some(shared, queue, target, &redrive)
 }
 
-/// Revives dead letters of a queue.
+/// Redrives dead letters of a queue.
 pub(crate) fn redrive(
     shared: &Shared,
     queue: &QueueName,
@@ -34,11 +34,12 @@ pub(crate) fn redrive(
 ) -> Result<RedriveReport, MessagingError> {
     shared.check_name(target)?;
     if *target != queue.origin() {
-        // Makes it, or says that it is not there.
+        // Creates the target, or fails if it does not exist.
         shared.queue(target)?.dirs(shared).map_err(|failure| failure.into_error("redrive"))?;
     }
     let mut report = RedriveReport::default();
-    let ids = with(shared, "redrive", queue, || Ok(Vec::new()), |session: &mut Session<'_>| session.meant(selection))?;
+    let ids =
+        with(shared, "redrive", queue, || Ok(Vec::new()), |session: &mut Session<'_>| session.selected(selection))?;
     for chunk in ids.chunks(CHUNK) {
         let selection = DeadLetterSelection::Ids(chunk.to_vec());
         let redrive = Redrive { selection, to: Some(target.clone()), dry_run: false };
@@ -60,7 +61,7 @@ fn redrive_some(
         let within = |session: &mut Session<'_>| redrive_within(session, redrive);
         return with(shared, "redrive", queue, || Ok(RedriveReport::default()), within);
     }
-    // Both locks are held at once, always taken in the order of the names.
+    // Both locks are held, always taken in the order of the names.
     let (from, to) = (shared.queue(&origin)?, shared.queue(target)?);
     let (mut report, mut inner) = (None, None);
     let mut both = |session: &mut Session<'_>, target: Option<&mut Session<'_>>| -> Result<(), Failure> {
@@ -78,13 +79,13 @@ fn redrive_some(
             Ok(())
         });
         match outer {
-            // A dry run to a queue that is not there.
+            // A dry run to a queue that does not exist.
             Ok(None) => from.locked(shared, |session| both(session, None)),
             other => other,
         }
     };
     let outer = outer.map_err(|failure| failure.into_error("redrive"))?;
-    // Neither lock is held while the disk is waited for. Where they went comes first.
+    // The disk is synced without the locks, the target first.
     let (first, second) = if origin < *target { (inner, outer) } else { (outer, inner) };
     for done in [first, second].into_iter().flatten() {
         done.complete(shared).map_err(|error| error.into_error("redrive"))?;
@@ -97,8 +98,8 @@ fn redrive_within(session: &mut Session<'_>, redrive: &Redrive) -> Result<Redriv
     let mut revived = HashSet::new();
     for dead in dead {
         let taken = is_taken(session, &dead, &revived, redrive.dry_run)?;
-        let may_live = may_live(&mut report, &mut revived, &dead, taken);
-        if may_live && (redrive.dry_run || session.revive(&dead, None)?) {
+        let is_redrivable = is_redrivable(&mut report, &mut revived, &dead, taken);
+        if is_redrivable && (redrive.dry_run || session.revive(&dead, None)?) {
             report.redriven.push(dead.id());
         }
     }
@@ -117,7 +118,7 @@ fn redrive_across(
             Some(target) => is_taken(target, &dead, &revived, redrive.dry_run)?,
             None => dead.dedup_key.as_ref().is_some_and(|key| revived.contains(key)),
         };
-        if !may_live(&mut report, &mut revived, &dead, taken) {
+        if !is_redrivable(&mut report, &mut revived, &dead, taken) {
             continue;
         }
         let comes = match &mut target {
@@ -131,8 +132,8 @@ fn redrive_across(
     Ok(report)
 }
 
-/// Whether a message with its dedup key lives where it would go. `revived` are the keys that this redrive itself has
-/// brought back, so that a dry run tells what a real one does.
+/// Whether its dedup key is taken in the target. `revived` has the keys of this redrive itself, so that a dry run reports
+/// the same as a real one.
 fn is_taken(target: &mut Session<'_>, dead: &Dead, revived: &HashSet<Key>, dry_run: bool) -> Result<bool, Failure> {
     match &dead.dedup_key {
         None => Ok(false),
@@ -140,8 +141,8 @@ fn is_taken(target: &mut Session<'_>, dead: &Dead, revived: &HashSet<Key>, dry_r
     }
 }
 
-/// Whether a dead letter may go back to life; noted when it may not.
-fn may_live(report: &mut RedriveReport, revived: &mut HashSet<Key>, dead: &Dead, taken: bool) -> bool {
+/// Whether a dead letter may be redriven; adds it to the skipped ones if not.
+fn is_redrivable(report: &mut RedriveReport, revived: &mut HashSet<Key>, dead: &Dead, taken: bool) -> bool {
     if taken {
         report.skipped.push((dead.id(), RedriveSkip::DedupKeyTaken));
         return false;

@@ -1,5 +1,5 @@
-//! Where a lease ends or is extended: a rename from the name that its token is in. A token that is in no name, or in one
-//! whose time is over, changes nothing.
+//! Settles, extends and gives up leases, each by a rename from the name with the lease token. A token that is in no name, or
+//! whose lease has expired, changes nothing.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::disk::Name;
 use crate::error::Failure;
 use crate::name::{Due, FileName, Lease};
 use crate::record::Note;
-use crate::session::{Session, Side, given_back};
+use crate::session::{Session, Side, unleased_name};
 
 impl Session<'_> {
     pub(crate) fn settle(&mut self, settlement: &Settlement) -> Result<(), Failure> {
@@ -22,24 +22,24 @@ impl Session<'_> {
             Disposition::Ack => self.ack(side, &receipt, &name, &held),
             Disposition::Nack(Nack::Retry { after, error }) => {
                 let due = self.now.saturating_add(after);
-                let mut failed = given_back(&held, Due::Retry(due));
+                let mut failed = unleased_name(&held, Due::Retry(due));
                 failed.attempts = held.attempts.saturating_add(1);
-                // A dead letter has its record, which says how it died.
+                // A dead letter keeps its record.
                 if let Some(error) = error.filter(|_| side == Side::Live) {
                     let note = Note { error: Some(error), ..self.note_of(&held) };
                     self.write_note(&held, &note)?;
                     failed.is_noted = true;
                 }
-                self.give_back(side, &receipt, &name, &failed)
+                self.return_to_queue(side, &receipt, &name, &failed)
             }
             Disposition::Nack(Nack::Release) => {
-                let mut released = given_back(&held, Due::From(self.now));
+                let mut released = unleased_name(&held, Due::From(self.now));
                 released.deliveries = held.deliveries.saturating_sub(1);
                 if released.deliveries == 0 {
-                    // A strategy counts its time from the first delivery, and there has been none.
+                    // A retry strategy counts from the first delivery, and there was none.
                     (released.first, released.last) = (None, None);
                 }
-                self.give_back(side, &receipt, &name, &released)
+                self.return_to_queue(side, &receipt, &name, &released)
             }
             Disposition::Nack(Nack::DeadLetter { reason, error }) => {
                 if side == Side::Dead {
@@ -48,7 +48,7 @@ impl Session<'_> {
                     return Err(MessagingError::invalid("disposition", why).into());
                 }
                 self.will_change()?;
-                self.bury(side.leased(), &name, &held, reason, error)
+                self.dead_letter(side.leased(), &name, &held, reason, error)
             }
         }
     }
@@ -60,17 +60,17 @@ impl Session<'_> {
         let extended = FileName { lease: Some(lease), ..held };
         match self.move_row(side, side.leased(), &name, side.leased(), &extended)? {
             Some(_) => {
-                self.tell(side, lease.until);
+                self.wake(side, lease.until);
                 Ok(())
             }
             None => Err(receipt.expired().into()),
         }
     }
 
-    /// A message was dropped unsettled: its lease ends now, its delivery stays counted.
+    /// Ends the lease of a message that was dropped unsettled; its delivery stays counted.
     pub(crate) fn give_up(&mut self, receipt: &ReceiptHandle) -> Result<(), Failure> {
         let (side, name, held) = self.held(receipt)?;
-        self.give_back(side, receipt, &name, &given_back(&held, Due::From(self.now)))
+        self.return_to_queue(side, receipt, &name, &unleased_name(&held, Due::From(self.now)))
     }
 
     fn ack(&mut self, side: Side, receipt: &ReceiptHandle, name: &Name, held: &FileName) -> Result<(), Failure> {
@@ -86,12 +86,12 @@ impl Session<'_> {
             Side::Dead => self.remove_death(held),
         }
         if held.key.is_some() {
-            self.tell(side, self.now);
+            self.wake(side, self.now);
         }
         Ok(())
     }
 
-    fn give_back(
+    fn return_to_queue(
         &mut self,
         side: Side,
         receipt: &ReceiptHandle,
@@ -101,18 +101,18 @@ impl Session<'_> {
         self.will_change()?;
         match self.move_row(side, side.leased(), name, side.waiting(), renewed)? {
             Some(_) => {
-                self.tell(side, renewed.next_attempt_at());
+                self.wake(side, renewed.next_attempt_at());
                 Ok(())
             }
             None => Err(receipt.expired().into()),
         }
     }
 
-    /// The file that a receipt holds, if its lease is valid now.
+    /// Returns the file of a receipt whose lease is valid.
     fn held(&mut self, receipt: &ReceiptHandle) -> Result<(Side, Name, FileName), Failure> {
         receipt.check_provider(PROVIDER)?;
         let side = Side::of(receipt.queue());
-        self.know_leases(side)?;
+        self.refresh_leases(side)?;
         let now = self.now;
         let row = self.index(side).lease(receipt.token());
         let held = row.and_then(|row| Some((row.name().clone(), FileName::parse(row.name())?)));

@@ -1,4 +1,4 @@
-//! What all connections to one spool share.
+//! A store: what all connections to one spool share.
 
 use std::collections::HashMap;
 use std::os::unix::fs::DirBuilderExt;
@@ -19,11 +19,11 @@ use crate::queue::Queue;
 use crate::watch::Watcher;
 use crate::{PROVIDER, SpoolProvider};
 
-/// Permissions of a spool's folder that is made here: messages are nobody else's business. What is in it follows.
+/// Permissions of a new spool folder: only its owner reads messages. Its content inherits them.
 const PRIVATE: u32 = 0o700;
 
-/// So many queues are kept open. Each has six folders, and a process may have a thousand files open, or fewer.
-const MOST_OPEN: usize = 64;
+/// Maximum number of open queues. Each has six open folders, and a process may be limited to a thousand open files.
+const MAX_OPEN: usize = 64;
 
 /// A folder that holds queues. Clones are the same store.
 ///
@@ -36,22 +36,21 @@ pub struct SpoolStore {
 #[derive(Debug)]
 pub(crate) struct Shared {
     path: PathBuf,
-    /// Whether a disk is mounted there.
+    /// Whether the folder is a mount point.
     is_mounted: bool,
-    /// A lock, because the folder can be taken away and put back (a disk that is mounted again); held for a look.
+    /// Replaced when the folder is removed and put back (a disk that is mounted again).
     root: Mutex<Arc<Folder>>,
     pub(crate) options: SpoolOptions,
     pub(crate) reading: Reading,
     pub(crate) capabilities: Capabilities,
-    /// `None` where folders are looked at instead.
+    /// `None` where folders are polled.
     pub(crate) watcher: Option<Watcher>,
     pub(crate) wakes: Arc<Wakes>,
-    /// Held for a look-up.
     queues: Mutex<HashMap<QueueName, Arc<Queue>>>,
 }
 
 impl SpoolStore {
-    /// Opens a spool; makes its folder when it is not there.
+    /// Opens a spool; creates its folder if it is missing.
     pub fn open(path: impl AsRef<Path>, options: SpoolOptions) -> BoxFuture<'static, Result<Self, MessagingError>> {
         let path = path.as_ref().to_owned();
         Box::pin(async move {
@@ -67,13 +66,13 @@ impl SpoolStore {
         if !path.exists() {
             let made = std::fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(path);
             made.map_err(|error| failed("make", error))?;
-            // The folder above it, and those above that may be new, too.
+            // The parent, and its parents, which may be new too.
             for folder in path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()).take(3) {
                 let synced = Folder::open_path(folder).and_then(|folder| folder.sync());
                 synced.map_err(|error| error.into_error("open the spool"))?;
             }
         }
-        // Relative paths and links are followed once, by whoever named them.
+        // A relative path or a link is resolved once, here.
         let path = std::fs::canonicalize(path).map_err(|error| failed("open", error))?;
         let root = Folder::open_path(&path).map_err(|error| error.into_error("open the spool"))?;
         let wakes = Arc::new(Wakes::default());
@@ -87,35 +86,35 @@ impl SpoolStore {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// One more connection. Each is closed by itself.
+    /// Opens a connection; each is closed on its own.
     pub fn connect(&self) -> Result<SpoolProvider, MessagingError> {
         Ok(SpoolProvider(Provider::new(Connection::new(self.shared.clone()))?))
     }
 
-    /// The folder's full path.
+    /// Returns the folder's full path.
     pub fn path(&self) -> &Path {
         &self.shared.path
     }
 }
 
-/// Whether a folder is on another disk than the one above it.
+/// Whether a folder is on another device than its parent.
 fn is_mounted(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let device = |path: &Path| std::fs::metadata(path).ok().map(|found| found.dev());
     path.parent().is_some_and(|above| device(above) != device(path))
 }
 
-/// What watches the folders, or why nothing does.
+/// Returns the watcher, or why there is none.
 fn watcher(path: &Path, options: &SpoolOptions, wakes: &Arc<Wakes>) -> (Option<Watcher>, Option<String>) {
     if options.watch == Watch::Poll {
-        return (None, Some("it was asked for".into()));
+        return (None, Some("by configuration".into()));
     }
     if let Some(kind) = file_system::network_kind(path) {
-        return (None, Some(format!("{kind} is a network file system, which does not tell of what other hosts do")));
+        return (None, Some(format!("{kind} is a network file system, which does not report changes by other hosts")));
     }
     match Watcher::start(wakes.clone()) {
         Ok(watcher) => (Some(watcher), None),
-        Err(errno) => (None, Some(format!("inotify is not to be had here ({errno})"))),
+        Err(errno) => (None, Some(format!("inotify is not available ({errno})"))),
     }
 }
 
@@ -152,25 +151,25 @@ fn capabilities(why_not_watched: Option<&str>, options: &SpoolOptions) -> Capabi
         Feature::WakeUp,
         emulated(format!(
             "without inotify ({why}) the folder is read again after every change by another process, and every {every:?} \
-             while files arrive; files of others are taken only after the grace period"
+             while files arrive; foreign files are claimed only after the grace period"
         )),
     )
 }
 
 impl Shared {
-    /// The spool's folder, as long as it is there.
+    /// Returns the spool's folder; fails while it does not exist.
     pub(crate) fn root(&self) -> Result<Arc<Folder>, Failure> {
         let mut root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
         let found = Folder::identity_at(&self.path);
         match found {
             Some(found) if root.identity().is_ok_and(|identity| identity == found) => {}
-            // Another folder has taken its place: the same disk, mounted again, but not the folder below that mount.
+            // Another folder at the path: accepted for a disk that was mounted again, refused for the folder below a mount.
             Some(_) if is_mounted(&self.path) == self.is_mounted => *root = Arc::new(Folder::open_path(&self.path)?),
             Some(_) | None => {
                 let path = self.path.display();
                 return Err(MessagingError::Connection {
                     provider: PROVIDER,
-                    detail: format!("the folder '{path}' is not there any more; put it back, or mount its disk again"),
+                    detail: format!("the folder '{path}' no longer exists; put it back, or mount its disk again"),
                     source: None,
                 }
                 .into());
@@ -179,7 +178,7 @@ impl Shared {
         Ok(root.clone())
     }
 
-    /// Refuses a name that leads elsewhere, or that nobody would see.
+    /// Refuses a hidden name.
     pub(crate) fn check_name(&self, queue: &QueueName) -> Result<(), MessagingError> {
         if queue.as_str().starts_with('.') {
             let why = format!("'{queue}' begins with a dot, and such folders are hidden; choose another name");
@@ -188,12 +187,12 @@ impl Shared {
         Ok(())
     }
 
-    /// A queue, by its own name or by that of its dead letters.
+    /// Returns a queue, by its own name or that of its dead letters.
     pub(crate) fn queue(&self, queue: &QueueName) -> Result<Arc<Queue>, MessagingError> {
         let name = queue.origin();
         self.check_name(&name)?;
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        if queues.len() >= MOST_OPEN && !queues.contains_key(&name) {
+        if queues.len() >= MAX_OPEN && !queues.contains_key(&name) {
             self.close_idle(&mut queues);
         }
         let queue = queues.entry(name).or_insert_with_key(|name| Arc::new(Queue::new(name.clone()))).clone();
@@ -201,7 +200,7 @@ impl Shared {
         Ok(queue)
     }
 
-    /// Closes the half of the queues that nobody has used for longest, and nobody uses or waits for now.
+    /// Closes the less recently used half of the queues that are not in use.
     fn close_idle(&self, queues: &mut HashMap<QueueName, Arc<Queue>>) {
         let mut idle: Vec<_> =
             queues.values().filter(|queue| Arc::strong_count(queue) == 1).map(|queue| queue.last_used()).collect();
@@ -210,17 +209,17 @@ impl Shared {
         queues.retain(|_, queue| {
             let is_kept = Arc::strong_count(queue) > 1 || queue.last_used() > latest;
             if !is_kept {
-                queue.leave(self);
+                queue.stop_watching(self);
             }
             is_kept
         });
     }
 
-    /// Forgets a queue that was deleted.
+    /// Closes a deleted queue.
     pub(crate) fn forget(&self, queue: &QueueName) {
         let forgotten = self.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(queue);
         if let Some(queue) = forgotten {
-            queue.leave(self);
+            queue.stop_watching(self);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Times as they stand in names of files: `20261116T220203-123456`, in UTC, to the microsecond.
+//! The format of times in file names: `20261116T220203-123456`, in UTC, to the microsecond.
 
 use postrider_core::Timestamp;
 
 const MICROS_A_DAY: i64 = 86_400_000_000;
-/// What has four digits for its year.
+/// The range of times whose year has four digits, in microseconds.
 const EARLIEST: i64 = -62_135_596_800_000_000;
 const LATEST: i64 = 253_402_300_799_999_999;
 const LENGTH: usize = 22;
@@ -14,7 +14,7 @@ pub(crate) fn write(time: Timestamp) -> String {
     text
 }
 
-/// Appends a time. What has no year of four digits is written as the nearest time that has.
+/// Appends a time, clamped to years of four digits.
 pub(crate) fn push(text: &mut String, time: Timestamp) {
     let micros = time.as_micros().clamp(EARLIEST, LATEST);
     let (year, month, day) = date(micros.div_euclid(MICROS_A_DAY));
@@ -53,9 +53,9 @@ pub(crate) fn read(text: &str) -> Option<Timestamp> {
 }
 
 fn digits(text: &mut String, number: i64, width: u32) {
-    for place in (0..width).rev() {
+    for location in (0..width).rev() {
         // A digit is below ten.
-        text.push(char::from(b'0' + (number / 10i64.pow(place) % 10) as u8));
+        text.push(char::from(b'0' + (number / 10i64.pow(location) % 10) as u8));
     }
 }
 
@@ -67,7 +67,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + before_month + day - 1 - 719_468
 }
 
-/// The date that many days after 1970-01-01.
+/// The date `days` days after 1970-01-01.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_as_the_calendar_has_them() {
+    fn times_are_written_and_read() {
         for (time, text) in [
             ("1970-01-01T00:00:00Z", "19700101T000000-000000"),
             ("2024-02-29T23:59:59.999999Z", "20240229T235959-999999"),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn invalid_times_are_refused() {
         for text in
             ["", "20240230T000000-000000", "20240101T240000-000000", "20240101T000000.000000", "2024010 T000000-000000"]
         {

@@ -1,75 +1,75 @@
-//! What was done and is not on the disk yet.
+//! Changes that are not durable yet.
 
 use std::panic::resume_unwind;
 
 use crate::dirs::Dirs;
 use crate::error::DiskError;
-use crate::index::Place;
+use crate::index::Location;
 
-/// Where a record is.
+/// Kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Recorded {
+pub(crate) enum RecordKind {
     /// A note, in `records/`.
     Note,
     /// A death record, in `failed/`.
     Death,
 }
 
-/// What must be written to the disk before anybody is answered.
+/// The folders and records to sync before the caller is answered.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unsynced {
-    /// Where files went.
+    /// Folders that files were moved into.
     targets: [bool; 3],
-    /// Where they came from.
+    /// Folders that files were moved out of.
     sources: [bool; 3],
-    records: Vec<(Recorded, String)>,
+    records: Vec<(RecordKind, String)>,
 }
 
 impl Unsynced {
-    /// Writes it. Not under the lock: others may go on meanwhile.
+    /// Makes the changes durable. Called without the lock, so that other processes can continue.
     pub(crate) fn sync(self, dirs: &Dirs) -> Result<(), DiskError> {
         let folder = |recorded| match recorded {
-            Recorded::Note => &dirs.records,
-            Recorded::Death => &dirs.failed,
+            RecordKind::Note => &dirs.records,
+            RecordKind::Death => &dirs.failed,
         };
-        together(&self.records, |(recorded, name)| folder(*recorded).sync_file(name.as_bytes()))
+        in_parallel(&self.records, |(recorded, name)| folder(*recorded).sync_file(name.as_bytes()))
             .into_iter()
             .collect::<Result<(), _>>()?;
-        if self.records.iter().any(|(recorded, _)| *recorded == Recorded::Note) {
+        if self.records.iter().any(|(recorded, _)| *recorded == RecordKind::Note) {
             dirs.records.sync()?;
         }
-        // Where a file went comes before where it came from: of two names one is better than none.
-        let places = [Place::Failed, Place::Processing, Place::Incoming];
-        let targets = places.into_iter().filter(|place| self.targets[*place as usize]);
-        let is_source = |place: &Place| self.sources[*place as usize] && !self.targets[*place as usize];
-        for place in targets.chain(places.into_iter().filter(is_source)) {
-            dirs.folder(place).sync()?;
+        // Targets before sources: after a crash a file may have two names, and never none.
+        let locations = [Location::Failed, Location::Processing, Location::Incoming];
+        let targets = locations.into_iter().filter(|location| self.targets[*location as usize]);
+        let is_source = |location: &Location| self.sources[*location as usize] && !self.targets[*location as usize];
+        for location in targets.chain(locations.into_iter().filter(is_source)) {
+            dirs.folder(location).sync()?;
         }
         Ok(())
     }
 
-    /// A folder that something was put into or removed from.
-    pub(crate) fn add(&mut self, place: Place) {
-        self.targets[place as usize] = true;
+    /// Adds a folder with a new or removed file.
+    pub(crate) fn add(&mut self, location: Location) {
+        self.targets[location as usize] = true;
     }
 
-    /// Two folders that something was moved between.
-    pub(crate) fn add_move(&mut self, from: Place, to: Place) {
+    /// Adds the folders of a move.
+    pub(crate) fn add_move(&mut self, from: Location, to: Location) {
         self.sources[from as usize] = true;
         self.targets[to as usize] = true;
     }
 
-    /// A record, and the folder that it is in.
-    pub(crate) fn add_record(&mut self, recorded: Recorded, name: String) {
+    /// Adds a record.
+    pub(crate) fn add_record(&mut self, recorded: RecordKind, name: String) {
         self.records.push((recorded, name));
     }
 }
 
-/// So many threads wait for the disk at once. It takes the writes of all that wait together.
+/// Number of threads that sync in parallel, so that the disk combines their writes.
 const WRITERS: usize = 16;
 
-/// Does something that waits for the disk with each of these, several at a time. The answers are in their order.
-pub(crate) fn together<T: Sync, A: Send>(all: &[T], one: impl Fn(&T) -> A + Sync) -> Vec<A> {
+/// Runs a disk operation for each item, several in parallel. The results are in the order of the items.
+pub(crate) fn in_parallel<T: Sync, A: Send>(all: &[T], one: impl Fn(&T) -> A + Sync) -> Vec<A> {
     if all.len() <= 1 {
         return all.iter().map(one).collect();
     }
@@ -77,7 +77,7 @@ pub(crate) fn together<T: Sync, A: Send>(all: &[T], one: impl Fn(&T) -> A + Sync
     std::thread::scope(|scope| {
         let shares: Vec<_> =
             all.chunks(share).map(|chunk| scope.spawn(move || chunk.iter().map(one).collect::<Vec<_>>())).collect();
-        // A panic on one of them is one here.
+        // A panic of a thread continues here.
         shares.into_iter().flat_map(|share| share.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     })
 }

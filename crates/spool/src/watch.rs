@@ -1,7 +1,7 @@
-//! News of the folders, from inotify.
+//! Changes of the folders, from inotify.
 //!
-//! The kernel queues an event before the system call that caused it returns. Whoever holds a queue's lock and has read
-//! all events therefore knows of everything that other holders of the lock have done.
+//! The kernel queues an event before the system call that caused it returns. So a process that holds a queue's lock and has
+//! read all events has seen every change by earlier holders of the lock.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use postrider_core::wakes::Wakes;
 use postrider_core::{QueueName, Timestamp};
 
 use crate::disk::{Folder, Name};
-use crate::index::Place;
+use crate::index::Location;
 
 const CHANGES: AddWatchFlags = AddWatchFlags::IN_MOVED_TO
     .union(AddWatchFlags::IN_MOVED_FROM)
@@ -24,47 +24,47 @@ const CHANGES: AddWatchFlags = AddWatchFlags::IN_MOVED_TO
     .union(AddWatchFlags::IN_DELETE)
     .union(AddWatchFlags::IN_ONLYDIR);
 
-/// So many changes of a folder are remembered for somebody who does not ask. Then it is read anew.
-const MOST_CHANGES: usize = 100_000;
+/// Maximum number of changes of a folder that are kept. With more, the folder is read again.
+const MAX_CHANGES: usize = 100_000;
 
-/// The last thing that happened to a name.
+/// The last change of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It was renamed into the folder.
+    /// Renamed into the folder.
     MovedHere,
-    /// It was created in the folder, and may still be written to.
+    /// Created in the folder, and possibly incomplete.
     Created,
-    /// It is not there any more.
+    /// Removed from the folder.
     Gone,
 }
 
-/// What happened in a folder since the last question.
+/// The changes of a folder since the last call.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum FolderChanges {
     Changes(HashMap<Name, Change>),
-    /// Too much to remember.
+    /// Too many to keep.
     Lost,
 }
 
 #[derive(Debug)]
 struct Watched {
     queue: QueueName,
-    place: Place,
+    location: Location,
     changes: HashMap<Name, Change>,
     is_lost: bool,
 }
 
 impl Watched {
-    /// The queue whose waiters a change here concerns.
-    fn called(&self) -> QueueName {
-        match self.place {
-            Place::Failed => self.queue.dead_letters(),
-            Place::Incoming | Place::Processing => self.queue.clone(),
+    /// The queue whose receivers a change wakes.
+    fn queue_to_wake(&self) -> QueueName {
+        match self.location {
+            Location::Failed => self.queue.dead_letters(),
+            Location::Incoming | Location::Processing => self.queue.clone(),
         }
     }
 }
 
-/// Watches folders, and wakes those who wait for their queues. Ends with the last who has it.
+/// Watches folders, and wakes the receivers of their queues. Its thread ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     shared: Arc<Shared>,
@@ -75,63 +75,63 @@ pub(crate) struct Watcher {
 struct Shared {
     inotify: Inotify,
     stop: EventFd,
-    /// Held while events are read and sorted, and never while anything else is done.
+    /// Locked only while events are read and sorted.
     watched: Mutex<HashMap<WatchDescriptor, Watched>>,
     wakes: Arc<Wakes>,
 }
 
 impl Watcher {
-    /// `None` where there is no inotify, or no more of it.
+    /// Starts the thread. Fails where inotify is not available.
     pub(crate) fn start(wakes: Arc<Wakes>) -> Result<Self, Errno> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let stop = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let shared = Arc::new(Shared { inotify, stop, watched: Mutex::default(), wakes });
         let listening = shared.clone();
-        // A thread and not a task: it outlives the runtime that the first connection was made in.
+        // A thread and not a task: it outlives the runtime of the first connection.
         let thread = std::thread::Builder::new().name("postrider-spool".into()).spawn(move || listening.listen());
         let thread = thread.map_err(|error| crate::disk::errno_of(&error))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Hears of everything in this folder from now on.
-    pub(crate) fn add(&self, folder: &Folder, queue: &QueueName, place: Place) -> Result<WatchDescriptor, Errno> {
+    /// Starts to watch a folder.
+    pub(crate) fn add(&self, folder: &Folder, queue: &QueueName, location: Location) -> Result<WatchDescriptor, Errno> {
         let mut watched = self.shared.lock();
-        // Under the lock, so that no event comes for a watch that is not known yet.
+        // Under the lock, so that no event arrives for an unknown watch.
         let watch = self.shared.inotify.add_watch(&folder.by_descriptor(), CHANGES)?;
-        let fresh = Watched { queue: queue.clone(), place, changes: HashMap::new(), is_lost: false };
+        let fresh = Watched { queue: queue.clone(), location, changes: HashMap::new(), is_lost: false };
         watched.insert(watch, fresh);
         Ok(watch)
     }
 
     pub(crate) fn remove(&self, watch: WatchDescriptor) {
         self.shared.lock().remove(&watch);
-        // The kernel has removed it already when the folder is gone.
+        // The kernel has removed the watch of a removed folder already.
         let _ = self.shared.inotify.rm_watch(watch);
     }
 
-    /// What happened since the last question, up to now.
-    pub(crate) fn news(&self, watch: WatchDescriptor) -> News {
+    /// Returns the changes since the last call, up to now.
+    pub(crate) fn take_changes(&self, watch: WatchDescriptor) -> FolderChanges {
         let mut watched = self.shared.lock();
-        let called = self.shared.read(&mut watched);
-        let news = match watched.get_mut(&watch) {
-            Some(watched) if !watched.is_lost => News::Changes(std::mem::take(&mut watched.changes)),
+        let queues = self.shared.read(&mut watched);
+        let changes = match watched.get_mut(&watch) {
+            Some(watched) if !watched.is_lost => FolderChanges::Changes(std::mem::take(&mut watched.changes)),
             Some(watched) => {
                 watched.is_lost = false;
                 watched.changes.clear();
-                News::Lost
+                FolderChanges::Lost
             }
-            None => News::Lost,
+            None => FolderChanges::Lost,
         };
         drop(watched);
-        // What was read here the thread does not see.
-        self.shared.tell(called);
-        news
+        // The thread does not see the events that were read here.
+        self.shared.wake(queues);
+        changes
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // It can fail only when it was written to before, and then the thread ends anyway.
+        // Fails only if it was written before, and then the thread ends anyway.
         let _ = self.shared.stop.write(1);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -157,43 +157,43 @@ impl Shared {
             if files[1].any() == Some(true) {
                 return;
             }
-            let called = self.read(&mut self.lock());
-            self.tell(called);
+            let queues = self.read(&mut self.lock());
+            self.wake(queues);
         }
     }
 
-    /// Wakes those who wait for these queues.
-    fn tell(&self, called: Vec<QueueName>) {
-        let touched: Vec<_> = called.into_iter().map(|queue| (queue, Timestamp::EPOCH)).collect();
+    /// Wakes the receivers of these queues.
+    fn wake(&self, queues: Vec<QueueName>) {
+        let touched: Vec<_> = queues.into_iter().map(|queue| (queue, Timestamp::EPOCH)).collect();
         self.wakes.tell(&touched, Timestamp::EPOCH);
     }
 
-    /// Sorts all events that are there, and answers the queues in which there may be something to receive.
+    /// Reads and sorts all events. Returns the queues that may have a message to receive.
     fn read(&self, watched: &mut HashMap<WatchDescriptor, Watched>) -> Vec<QueueName> {
-        let mut called = Vec::new();
+        let mut queues = Vec::new();
         while let Ok(events) = self.inotify.read_events() {
             for event in events {
                 for queue in sort(watched, event) {
-                    if !called.contains(&queue) {
-                        called.push(queue);
+                    if !queues.contains(&queue) {
+                        queues.push(queue);
                     }
                 }
             }
         }
-        called
+        queues
     }
 }
 
 fn sort(watched: &mut HashMap<WatchDescriptor, Watched>, event: InotifyEvent) -> Vec<QueueName> {
     if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
         watched.values_mut().for_each(|watched| watched.is_lost = true);
-        return watched.values().map(Watched::called).collect();
+        return watched.values().map(Watched::queue_to_wake).collect();
     }
     let Some(watched) = watched.get_mut(&event.wd) else { return Vec::new() };
     let Some(name) = event.name else {
-        // The folder itself: it is gone, and whoever uses it next finds that out.
+        // The folder itself was removed; its next use detects that.
         watched.is_lost = true;
-        return vec![watched.called()];
+        return vec![watched.queue_to_wake()];
     };
     let change = if event.mask.contains(AddWatchFlags::IN_MOVED_TO) {
         Change::MovedHere
@@ -202,7 +202,7 @@ fn sort(watched: &mut HashMap<WatchDescriptor, Watched>, event: InotifyEvent) ->
     } else {
         Change::Gone
     };
-    if watched.changes.len() >= MOST_CHANGES {
+    if watched.changes.len() >= MAX_CHANGES {
         watched.is_lost = true;
         watched.changes.clear();
     }
@@ -210,10 +210,10 @@ fn sort(watched: &mut HashMap<WatchDescriptor, Watched>, event: InotifyEvent) ->
         use std::os::unix::ffi::OsStrExt;
         watched.changes.insert(Name::from(name.as_bytes()), change);
     }
-    // What leaves `processing/` may free its key.
-    let is_call = match watched.place {
-        Place::Processing => change == Change::Gone,
-        Place::Incoming | Place::Failed => change != Change::Gone,
+    // A file that leaves `processing/` may free its key.
+    let wakes_queue = match watched.location {
+        Location::Processing => change == Change::Gone,
+        Location::Incoming | Location::Failed => change != Change::Gone,
     };
-    if is_call { vec![watched.called()] } else { Vec::new() }
+    if wakes_queue { vec![watched.queue_to_wake()] } else { Vec::new() }
 }

@@ -1,5 +1,4 @@
-//! Calls as they are carried out on a thread: which queues are locked, what is done under the lock, and what is written
-//! to the disk before anybody is answered.
+//! The calls on a blocking thread: each locks a queue, runs its step, and syncs the disk before the caller is answered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,14 +19,14 @@ use crate::send;
 use crate::session::{Session, Side};
 use crate::store::Shared;
 
-/// A folder that is watched is looked at so often all the same, in case something was missed: it was renamed, say.
-const SAFETY_LOOK: Duration = Duration::from_secs(5);
+/// Claim interval of a watched folder, in case an event was missed, for example because the folder was renamed.
+const SAFETY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// So many files that are no messages are buried by one look that finds nothing else; the receive looks again. Between
-/// looks a receive sees that its deadline has passed or that the connection is closed.
-const MOST_BURIED: usize = if cfg!(test) { 1 } else { 10_000 };
+/// Maximum number of invalid files dead-lettered by one call that finds no message; then the receive calls again. Between
+/// the calls it checks its deadline and whether the connection is closed.
+const MAX_INVALID: usize = if cfg!(test) { 1 } else { 10_000 };
 
-/// What was done is in the folders, and may or may not be on the disk.
+/// The error of a change that may not be durable.
 fn unknown(operation: &'static str, ids: Vec<MessageId>, error: DiskError) -> MessagingError {
     MessagingError::OutcomeUnknown { operation, ids, source: Some(Arc::new(error)) }
 }
@@ -48,7 +47,7 @@ pub(crate) fn ensure_queue(shared: &Shared, queue: &QueueName) -> Result<(), Mes
 pub(crate) fn health_check(shared: &Shared) -> Result<(), MessagingError> {
     let check = || -> Result<(), Failure> {
         let root = shared.root()?;
-        // Something was written and is gone again: the folder can be used.
+        // A file can be created and removed, so the folder is usable.
         let name = format!(".health-{}", crate::record::temporary());
         root.create(name.as_bytes(), &[])?;
         root.unlink(name.as_bytes())?;
@@ -57,7 +56,7 @@ pub(crate) fn health_check(shared: &Shared) -> Result<(), MessagingError> {
     check().map_err(|failure| failure.into_error("health check"))
 }
 
-/// The rows of each queue, by their numbers, in their order.
+/// Groups rows by queue: their indexes, in order.
 fn by_queue<T>(rows: &[T], queue: impl Fn(&T) -> QueueName) -> BTreeMap<QueueName, Vec<usize>> {
     let mut queues: BTreeMap<QueueName, Vec<usize>> = BTreeMap::new();
     for (number, row) in rows.iter().enumerate() {
@@ -66,7 +65,7 @@ fn by_queue<T>(rows: &[T], queue: impl Fn(&T) -> QueueName) -> BTreeMap<QueueNam
     queues
 }
 
-/// Answers of rows that came out of order, in order.
+/// Sorts the results of rows.
 fn in_order<T>(mut answers: Vec<(usize, Result<T, MessagingError>)>) -> RowResults<T> {
     answers.sort_by_key(|(number, _)| *number);
     answers.into_iter().map(|(_, answer)| answer).collect()
@@ -84,7 +83,7 @@ pub(crate) fn send(shared: &Shared, rows: &[SendRow]) -> RowResults<MessageId> {
 
 fn send_to(shared: &Shared, name: &QueueName, rows: &[&SendRow]) -> RowResults<MessageId> {
     if name.holds_dead_letters() {
-        // Refused, each with the reason.
+        // Every row is refused, with the reason.
         let refused = |row: &&SendRow| {
             postrider_core::service::check_sendable(&shared.capabilities, name, &row.message).map(|()| row.message.id)
         };
@@ -101,10 +100,10 @@ fn send_to(shared: &Shared, name: &QueueName, rows: &[&SendRow]) -> RowResults<M
     };
     let written = send::write_all(shared, &dirs, rows);
     let mut written = rows.iter().copied().zip(written).collect::<Vec<_>>();
-    let entered = queue.locked(shared, |session: &mut Session<'_>| Ok(session.enter(std::mem::take(&mut written))));
-    // What could not enter is not left behind.
+    let enqueued = queue.locked(shared, |session: &mut Session<'_>| Ok(session.enqueue(std::mem::take(&mut written))));
+    // Messages that were not added to the queue are removed.
     written.iter().filter_map(|(_, written)| written.as_ref().ok()).for_each(|written| written.discard(&dirs));
-    match entered {
+    match enqueued {
         Ok(Some(done)) => done.complete(shared).unwrap_or_else(|error| {
             let lost = |row: &&SendRow| Err(unknown("send", vec![row.message.id], error.clone()));
             rows.iter().map(lost).collect()
@@ -124,11 +123,11 @@ pub(crate) fn extend(shared: &Shared, rows: &[ExtendRow]) -> RowResults<()> {
 
 pub(crate) fn give_up(shared: &Shared, receipts: &[ReceiptHandle]) -> Result<(), MessagingError> {
     let results = each(shared, receipts, "return", |receipt| receipt, |session, receipt| session.give_up(receipt));
-    // A lease that is over needs nobody to give it up.
+    // A lease that has ended needs no return.
     results.into_iter().find_map(|row| row.err().filter(MessagingError::is_retryable)).map_or(Ok(()), Err)
 }
 
-/// Does something with each of these leases, those of one queue under one lock and with one write to the disk.
+/// Runs a step for each lease; those of one queue share one lock and one sync.
 fn each<T>(
     shared: &Shared,
     rows: &[T],
@@ -157,7 +156,7 @@ fn each<T>(
                             Ok(numbers.iter().zip(answers).map(lost).collect())
                         })
                     }
-                    // The queue is gone, and so are its leases.
+                    // The queue was deleted with its leases.
                     Ok(None) => Ok(numbers.iter().map(|number| Err(receipt(&rows[*number]).expired())).collect()),
                     Err(failure) => Err(failure.into_error(operation)),
                 }
@@ -171,18 +170,18 @@ fn each<T>(
     in_order(answers)
 }
 
-/// What a look brought: messages, and when it is worth looking again.
+/// The result of a claim: messages, and when to claim again.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) messages: Vec<Claimed>,
     pub(crate) next: Timestamp,
-    /// Whether files are there that may still be written to.
+    /// Whether there are files in their grace period.
     pub(crate) is_settling: bool,
-    /// Whether something is due that was not looked at.
+    /// Whether due files were not read.
     pub(crate) is_cut_short: bool,
 }
 
-/// Leases what is due in a queue, at most `max` messages.
+/// Leases up to `max` due messages of a queue.
 pub(crate) fn claim(
     shared: &Shared,
     name: &QueueName,
@@ -191,31 +190,31 @@ pub(crate) fn claim(
 ) -> Result<Claim, MessagingError> {
     let queue = shared.queue(name)?;
     let side = Side::of(name);
-    let mut buried = 0;
+    let mut dead_lettered = 0;
     loop {
         let take = |session: &mut Session<'_>| {
             let taken = session.claim(side, options, max)?;
             let is_paused = session.is_paused(side)?;
             let next = match is_paused {
-                // Nobody tells when that ends.
+                // A resume is not reported.
                 true => look_again(shared, Timestamp::MAX),
                 false => session.next_look(side, session.now),
             };
             let is_settling = !is_paused && session.index(side).is_settling();
-            Ok((taken, next, is_settling, session.is_cut_short, session.buried))
+            Ok((taken, next, is_settling, session.is_cut_short, session.dead_lettered))
         };
         let done = queue.locked(shared, take).map_err(|failure| failure.into_error("receive"))?;
         let Some(done) = done else {
-            // Nobody tells when it is made.
+            // The creation of the queue is not reported.
             let next = look_again(shared, Timestamp::MAX);
             return Ok(Claim { messages: Vec::new(), next, is_settling: false, is_cut_short: false });
         };
         let (next, is_settling) = (done.value.1, done.value.2);
         let is_all = done.value.0.is_empty() && !done.value.3;
-        buried += done.value.4;
+        dead_lettered += done.value.4;
         let messages = deliverable(shared, name, done.map(|(taken, ..)| taken))?;
-        let is_cut_short = !is_all && messages.is_empty() && buried >= MOST_BURIED;
-        // What turned out to be no message does not count: then others are looked for.
+        let is_cut_short = !is_all && messages.is_empty() && dead_lettered >= MAX_INVALID;
+        // Only invalid files were found: claim again.
         if is_all || is_cut_short || !messages.is_empty() {
             return Ok(Claim { messages, next, is_settling, is_cut_short });
         }
@@ -241,17 +240,17 @@ pub(crate) fn claim_by_id(
 }
 
 impl Session<'_> {
-    /// When it is worth looking again: when something becomes due, and before that where nobody tells of changes.
+    /// Returns when to claim again: when a message becomes due, or at the next poll if the folders are not watched.
     fn next_look(&mut self, side: Side, after: Timestamp) -> Timestamp {
         let next = self.next_wake_up(side, after);
         match self.is_watched(side) {
-            true => next.min(self.now.saturating_add(SAFETY_LOOK)),
+            true => next.min(self.now.saturating_add(SAFETY_INTERVAL)),
             false => look_again(self.shared, next),
         }
     }
 }
 
-/// Reads what was leased, and dead-letters what is no message. When that fails, all of it is given back.
+/// Reads the leased files, and dead-letters invalid ones. On failure all leases are released.
 fn deliverable(shared: &Shared, name: &QueueName, done: Done<Vec<Taken>>) -> Result<Vec<Claimed>, MessagingError> {
     let dirs = done.dirs.clone();
     let mut messages = Vec::with_capacity(done.value.len());
@@ -266,40 +265,41 @@ fn deliverable(shared: &Shared, name: &QueueName, done: Done<Vec<Taken>>) -> Res
         }
     }
     let leases: Vec<_> = done.value.iter().map(|taken| taken.receipt(name)).collect();
-    let mut buried = Ok(());
+    let mut dead_lettered = Ok(());
     if !unusable.is_empty() {
-        let bury =
-            |session: &mut Session<'_>| unusable.iter().try_for_each(|(taken, why)| session.bury_unusable(taken, why));
-        let done = shared.queue(name)?.locked(shared, bury);
-        buried = match done {
+        let dead_letter = |session: &mut Session<'_>| {
+            unusable.iter().try_for_each(|(taken, why)| session.dead_letter_unusable(taken, why))
+        };
+        let done = shared.queue(name)?.locked(shared, dead_letter);
+        dead_lettered = match done {
             Ok(Some(done)) => done.complete(shared).map_err(Failure::from),
             Ok(None) => Ok(()),
             Err(failure) => Err(failure),
         };
     }
     let completed = done.complete(shared).map(drop).map_err(Failure::from);
-    let trouble = failed.map(Failure::from).or(buried.err()).or(completed.err());
+    let trouble = failed.map(Failure::from).or(dead_lettered.err()).or(completed.err());
     match trouble {
         None => Ok(messages),
         Some(failure) => {
             let releases: Vec<_> = leases.iter().map(release).collect();
-            // Best effort: their leases run out.
+            // Best effort: their leases expire.
             let _ = settle(shared, &releases);
             Err(failure.into_error("receive"))
         }
     }
 }
 
-/// A lease that nobody is there to take goes back as if it had not been.
+/// The settlement that releases a lease without a caller.
 pub(crate) fn release(receipt: &ReceiptHandle) -> Settlement {
     Settlement::nack(receipt.clone(), postrider_core::Nack::Release)
 }
 
-/// When something in a queue becomes due after `after`, or is worth a look.
+/// Returns the next time after `after` at which a queue should be claimed from.
 pub(crate) fn next_due(shared: &Shared, name: &QueueName, after: Timestamp) -> Result<Timestamp, MessagingError> {
     let side = Side::of(name);
     let look = |session: &mut Session<'_>| {
-        session.know(side)?;
+        session.refresh(side)?;
         Ok(session.next_look(side, after))
     };
     let done = shared.queue(name)?.locked(shared, look);

@@ -1,4 +1,4 @@
-//! What the attributes of a queue say about the messages in it.
+//! Checks the attributes of a queue.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use postrider_core::duration_text::show;
 use postrider_core::{Finding, ReceiveOptions, Severity};
 use serde_json::Value;
 
-use crate::calls::MOST_BYTES;
+use crate::calls::MAX_BYTES;
+use crate::delay::RETENTION;
 use crate::names::Side;
-use crate::queues::BACKSTOP;
-use crate::waiting::RETENTION;
+use crate::queues::REDRIVE_LIMIT;
 
-/// A limit of SQS's own that is lower is worth a word: subscribers may allow more attempts.
+/// A `maxReceiveCount` below this one is reported: subscribers may allow more attempts.
 const LOW: u64 = 100;
 
-/// What would drop, move or hold up messages. `dead` is where the queue's dead letters belong; `None` for that place
-/// itself.
-pub(crate) fn judge(
+/// Finds attributes that would drop, move or delay messages. `dead` is the SQS name of the queue's dead letters; `None` for
+/// the queue of dead letters itself.
+pub(crate) fn check_attributes(
     name: &str,
     side: Side,
     dead: Option<&str>,
@@ -30,35 +30,37 @@ pub(crate) fn judge(
         && retention < RETENTION.as_secs()
     {
         let kept = show(Duration::from_secs(retention));
-        let found = format!("'{name}' keeps messages for {kept}; what waits longer is dropped without a record");
+        let found = format!("'{name}' keeps messages for {kept}; older ones are dropped without a record");
         findings.push(warn("retention", found, "set MessageRetentionPeriod to 1209600; `ensure_queue` does so"));
     }
     if let Some(delay) = number(QueueAttributeName::DelaySeconds).filter(|delay| *delay > 0) {
         let found =
-            format!("'{name}' delays every message by {delay} s, those of other senders and of its FIFO side too");
+            format!("'{name}' delays every message by {delay} s, also those of other senders and of its FIFO queue");
         findings.push(warn("delay", found, "set DelaySeconds to 0; messages have delays of their own"));
     }
     if let Some(visibility) = number(QueueAttributeName::VisibilityTimeout).filter(|seconds| *seconds == 0) {
-        let found = format!("'{name}' hides a received message for {visibility} s: other clients all get it at once");
+        let found = format!(
+            "'{name}' hides a received message for {visibility} s: all other clients receive it at the same time"
+        );
         let fix = "set VisibilityTimeout to 30; Postrider sets its own with each receive";
         findings.push(warn("visibility", found, fix));
     }
-    if let Some(most) = number(QueueAttributeName::MaximumMessageSize).filter(|most| *most < MOST_BYTES as u64) {
+    if let Some(most) = number(QueueAttributeName::MaximumMessageSize).filter(|most| *most < MAX_BYTES as u64) {
         findings.push(small(name, dead.is_none(), most));
     }
     if attributes.get(&QueueAttributeName::DeduplicationScope).is_some_and(|scope| scope == "messageGroup") {
-        let found = format!("'{name}' looks for a dedup key among messages of the same ordering key only");
-        let fix = "set DeduplicationScope to queue; until then a dedup key alone keeps no message single";
+        let found = format!("'{name}' compares dedup keys among messages of the same ordering key only");
+        let fix = "set DeduplicationScope to queue; until then messages without an ordering key are not deduplicated";
         findings.push(warn("dedup", found, fix));
     }
     match (attributes.get(&QueueAttributeName::RedrivePolicy), dead) {
         (None, Some(dead)) if side == Side::Standard => {
             let found = format!(
-                "'{name}' has no redrive policy: what kills every receiver but ours circles until it is dropped"
+                "'{name}' has no redrive policy: a message that kills other clients' receivers returns until it is dropped"
             );
             findings.push(warn("dead letters", found, redrive_to(dead)));
         }
-        (Some(policy), _) => findings.extend(judge_policy(name, side, dead, policy)),
+        (Some(policy), _) => findings.extend(check_redrive_policy(name, side, dead, policy)),
         _ => {}
     }
     findings
@@ -69,29 +71,29 @@ fn warn(check: &'static str, found: String, fix: impl Into<String>) -> Finding {
 }
 
 fn redrive_to(dead: &str) -> String {
-    format!("set a RedrivePolicy to '{dead}' with maxReceiveCount {BACKSTOP}")
+    format!("set a RedrivePolicy to '{dead}' with maxReceiveCount {REDRIVE_LIMIT}")
 }
 
-/// A queue that takes less than SQS does.
+/// The finding for a queue with a smaller maximum message size than SQS allows.
 fn small(name: &str, is_dead: bool, most: u64) -> Finding {
     let (severity, what) = match is_dead {
-        true => (Severity::Warning, "a message that dies and is larger with its record stays where it was"),
-        false => (Severity::Note, "larger ones are refused when they are sent"),
+        true => (Severity::Warning, "a dead letter that is larger with its record stays in its queue"),
+        false => (Severity::Note, "sends of larger ones are refused"),
     };
-    let found = format!("'{name}' takes messages of at most {most} bytes: {what}");
-    Finding::new("size", severity, found, format!("set MaximumMessageSize to {MOST_BYTES}"))
+    let found = format!("'{name}' accepts messages of at most {most} bytes: {what}");
+    Finding::new("size", severity, found, format!("set MaximumMessageSize to {MAX_BYTES}"))
 }
 
-/// What SQS moves by itself, where to, and whether it does so before our own limit writes down why.
-fn judge_policy(name: &str, side: Side, dead: Option<&str>, policy: &str) -> Option<Finding> {
+/// Checks the redrive policy: its target, and whether it moves messages before Postrider's own limit records the reason.
+fn check_redrive_policy(name: &str, side: Side, dead: Option<&str>, policy: &str) -> Option<Finding> {
     let policy: Value = serde_json::from_str(policy).ok()?;
     let limit = &policy["maxReceiveCount"];
     let limit = limit.as_u64().or_else(|| limit.as_str()?.parse().ok())?;
     let target = policy["deadLetterTargetArn"].as_str()?.rsplit(':').next()?;
     let moves = format!("'{name}' moves a message to '{target}' after {limit} receives");
     let Some(dead) = dead else {
-        let found = format!("{moves}, and each look at dead letters is one");
-        return Some(warn("dead letters", found, "remove its RedrivePolicy: nothing looks for dead letters there"));
+        let found = format!("{moves}, and each listing of dead letters is a receive");
+        return Some(warn("dead letters", found, "remove its RedrivePolicy: Postrider reads no dead letters there"));
     };
     let fix = match side {
         Side::Standard => redrive_to(dead),
@@ -102,17 +104,17 @@ fn judge_policy(name: &str, side: Side, dead: Option<&str>, policy: &str) -> Opt
         return Some(Finding::new("dead letters", Severity::Problem, found, fix));
     }
     if target != dead {
-        let found = format!("{moves}, where nothing looks for dead letters");
+        let found = format!("{moves}, where Postrider reads no dead letters");
         return Some(warn("dead letters", found, fix));
     }
     let own = u64::from(ReceiveOptions::default().max_receive_count);
     if limit <= own {
         let found =
-            format!("{moves}, without a record of why: Postrider's own limit, {own} if nobody sets it, is later");
+            format!("{moves}, without a record of the reason: Postrider's own limit, {own} by default, is later");
         return Some(warn("dead letters", found, fix));
     }
     (limit < LOW).then(|| {
-        let found = format!("{moves}, whatever a worker allows");
+        let found = format!("{moves}, even if a worker allows more");
         Finding::new("dead letters", Severity::Note, found, fix)
     })
 }
@@ -130,7 +132,7 @@ mod tests {
         attributes: &[(QueueAttributeName, &str)],
     ) -> Vec<(&'static str, Severity)> {
         let attributes = attributes.iter().map(|(name, value)| (name.clone(), (*value).to_owned())).collect();
-        let findings = judge("q", side, dead, &attributes);
+        let findings = check_attributes("q", side, dead, &attributes);
         findings.iter().map(|finding| (finding.check, finding.severity)).collect()
     }
 
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_drop_or_hold_up_messages_is_found() {
+    fn attributes_that_would_drop_or_delay_messages_are_found() {
         assert_eq!(found(Side::Standard, None, &[LONG]), []);
         assert_eq!(found(Side::Fifo, DEAD, &[LONG]), []);
         let warned = |check| [(check, Severity::Warning)];
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sqs_moves_by_itself_is_judged_by_where_to_and_how_soon() {
+    fn a_redrive_policy_is_checked_by_its_target_and_its_limit() {
         let dead_letters = |severity| [("dead letters", severity)];
         assert_eq!(with_policy(Side::Standard, DEAD, "q_dlq", "1000"), []);
         assert_eq!(with_policy(Side::Standard, DEAD, "q_dlq", "50"), dead_letters(Severity::Note));

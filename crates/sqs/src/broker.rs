@@ -1,4 +1,4 @@
-//! SQS as a broker.
+//! `impl Broker`: says where each operation is.
 
 use futures_util::stream;
 use postrider_broker::{Broker, Hold, Stored};
@@ -28,7 +28,7 @@ impl Broker for SqsStore {
     }
 
     async fn health_check(&self, deadline: Deadline) -> Result<(), MessagingError> {
-        self.shared.look(deadline).await
+        self.shared.check_answers(deadline).await
     }
 
     async fn ensure_queue(&self, queue: &QueueName, _: Deadline) -> Result<(), MessagingError> {
@@ -62,7 +62,7 @@ impl Broker for SqsStore {
     }
 
     async fn wake_ups(&self, _: &QueueName, _: Deadline) -> Result<WakeUps, MessagingError> {
-        // Refused before this is asked.
+        // Never called: the capability is refused.
         Ok(WakeUps::new(stream::empty()))
     }
 
@@ -116,7 +116,7 @@ impl Broker for SqsStore {
     }
 }
 
-/// Removes all that can be held, and answers how many that were.
+/// Removes all messages that can be held, and returns how many there were.
 async fn empty(hold: &mut SqsHold) -> Result<u64, MessagingError> {
     let mut removed = 0;
     loop {

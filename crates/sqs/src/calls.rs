@@ -1,5 +1,4 @@
-//! Calls to SQS: in batches of what it takes at once, repeated when it throttles them, and never when their answers are
-//! lost.
+//! Calls to SQS, in batches. A throttled call is repeated; a call whose answer was lost is not.
 
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
@@ -19,22 +18,22 @@ use crate::codec::Outgoing;
 use crate::error::{Cause, Failure};
 use crate::lease::Fence;
 
-/// So many rows fit into a call.
-pub(crate) const MOST_ROWS: usize = 10;
+/// Maximum number of rows of a call.
+pub(crate) const MAX_ROWS: usize = 10;
 
-/// So many bytes fit into a call, and into a message.
-pub(crate) const MOST_BYTES: usize = 1024 * 1024;
+/// Maximum size of a call, and of a message.
+pub(crate) const MAX_BYTES: usize = 1024 * 1024;
 
-/// The first pause after a call was throttled, and the longest.
+/// First and longest pause after a throttled call.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
-/// What becomes of each row of a call.
+/// The result of each row of a call.
 pub(crate) type Rows<T> = Vec<Result<T, Failure>>;
 
-/// What SQS says of the rows of a call: which are done, and which have failed.
+/// SQS's answer to a batch: the ids of successful rows, and the failed rows.
 type Answered = (Vec<String>, Vec<BatchResultErrorEntry>);
 
-/// The way to SQS.
+/// Client of SQS with its limits.
 #[derive(Debug, Clone)]
 pub(crate) struct Calls {
     pub(crate) client: Client,
@@ -42,7 +41,7 @@ pub(crate) struct Calls {
     pub(crate) parallel: usize,
 }
 
-/// What is asked of a receive.
+/// Parameters of a receive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Receive {
     pub(crate) max: usize,
@@ -51,22 +50,22 @@ pub(crate) struct Receive {
 }
 
 impl Calls {
-    /// Makes a call, and makes it again as long as it is throttled.
+    /// Makes a call, and repeats it while it is throttled.
     pub(crate) async fn call<T, E, Fut>(&self, mut call: impl FnMut() -> Fut) -> Result<T, Failure>
     where
         Fut: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
         E: ProvideErrorMetadata + Error + Send + Sync + 'static,
     {
-        let mut throttled = Throttled::new(self.timeout);
+        let mut backoff = Backoff::new(self.timeout);
         loop {
             match self.once(call()).await {
-                Err(Failure::Throttled(_)) if throttled.waited().await => {}
+                Err(Failure::Throttled(_)) if backoff.wait().await => {}
                 answer => return answer,
             }
         }
     }
 
-    /// Makes a call, and does not make it again.
+    /// Makes a call once.
     async fn once<T, E>(&self, call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>) -> Result<T, Failure>
     where
         E: ProvideErrorMetadata + Error + Send + Sync + 'static,
@@ -77,17 +76,17 @@ impl Calls {
         }
     }
 
-    /// Receives messages, and says when the call was made that brought them.
+    /// Receives messages. Returns them with the time at which the successful call was made.
     pub(crate) async fn receive(&self, url: &str, receive: Receive) -> Result<(Vec<Message>, Instant), Failure> {
         let mut asked = Instant::now();
-        let patient =
+        let polling =
             Self { timeout: self.timeout + Duration::from_secs(receive.wait.unsigned_abs().into()), ..self.clone() };
-        let answer = patient.call(|| {
+        let answer = polling.call(|| {
             asked = Instant::now();
             self.client
                 .receive_message()
                 .queue_url(url)
-                .max_number_of_messages(i32::try_from(receive.max.clamp(1, MOST_ROWS)).unwrap_or(1))
+                .max_number_of_messages(i32::try_from(receive.max.clamp(1, MAX_ROWS)).unwrap_or(1))
                 .visibility_timeout(receive.visibility)
                 .wait_time_seconds(receive.wait)
                 .message_attribute_names("All")
@@ -98,8 +97,8 @@ impl Calls {
         Ok((messages, asked))
     }
 
-    /// Sends messages to one queue. Of a group, each goes out when the one before it is stored, and none goes out behind
-    /// one that is not: SQS may take a part of a call, and what it did not take would come after what it did.
+    /// Sends messages to one queue. A message of a group is sent once the one before it is stored, and not at all if that one
+    /// failed: SQS may accept a part of a call, and the rest would be stored behind later messages.
     pub(crate) async fn send(&self, url: &str, messages: Vec<Outgoing>) -> Rows<()> {
         let mut results: Rows<()> = messages.iter().map(|_| Ok(())).collect();
         let mut failed: HashMap<String, Failure> = HashMap::new();
@@ -125,13 +124,13 @@ impl Calls {
         results
     }
 
-    /// Deletes messages of one queue, as far as their leases last.
+    /// Deletes messages of one queue whose leases are valid.
     pub(crate) async fn delete(&self, url: &str, receipts: Vec<(String, Fence)>) -> Rows<()> {
         let rows = receipts.into_iter().map(|(receipt, fence)| Delete { receipt, fence }).collect();
         self.in_chunks(url, chunks(rows, |_| 0)).await
     }
 
-    /// Sets for how many seconds from now messages of one queue stay hidden, as far as their leases last.
+    /// Sets for how many seconds from now messages of one queue stay hidden, if their leases are valid.
     pub(crate) async fn hide(&self, url: &str, receipts: Vec<(String, i32, Fence)>) -> Rows<()> {
         let rows = receipts.into_iter().map(|(receipt, seconds, fence)| Hide { receipt, seconds, fence }).collect();
         self.in_chunks(url, chunks(rows, |_| 0)).await
@@ -143,19 +142,19 @@ impl Calls {
         answered.collect::<Vec<_>>().await.into_iter().flatten().collect()
     }
 
-    /// Makes a call, and makes it again for the rows that were throttled. Leases may end between two tries, so they are
-    /// looked at before each.
+    /// Makes a call, and repeats it for the throttled rows. Leases may end between two attempts, so they are checked before
+    /// each.
     async fn in_chunk<R: Row>(&self, url: &str, chunk: Vec<R>) -> Rows<()> {
-        let mut throttled = Throttled::new(self.timeout);
+        let mut backoff = Backoff::new(self.timeout);
         let mut results: Rows<()> = chunk.iter().map(|_| Ok(())).collect();
         let mut left: Vec<(usize, R)> = chunk.into_iter().enumerate().collect();
         loop {
             left.retain(|(number, row)| {
-                let is_over = row.fence().is_some_and(Fence::is_over);
-                if is_over {
-                    results[*number] = Err(Failure::Stale(Cause::new("its lease is over")));
+                let has_ended = row.fence().is_some_and(Fence::has_ended);
+                if has_ended {
+                    results[*number] = Err(Failure::Stale(Cause::new("its lease has ended")));
                 }
-                !is_over
+                !has_ended
             });
             if left.is_empty() {
                 return results;
@@ -170,23 +169,23 @@ impl Calls {
                         results[*row] = match failed.get(name.as_str()) {
                             Some(failure) => Err(failure.clone()),
                             None if done.contains(&name) => Ok(()),
-                            None => Err(Failure::Unknown(Cause::new("SQS's answer does not speak of this row"))),
+                            None => Err(Failure::Unknown(Cause::new("SQS's answer does not contain this row"))),
                         };
                     }
                 }
                 Err(failure) => left.iter().for_each(|(row, _)| results[*row] = Err(failure.clone())),
             }
             left.retain(|(row, _)| matches!(results[*row], Err(Failure::Throttled(_))));
-            if left.is_empty() || !throttled.waited().await {
+            if left.is_empty() || !backoff.wait().await {
                 return results;
             }
         }
     }
 }
 
-/// A row of a call that takes several.
+/// A row of a batch call.
 trait Row: Sized + Send + Sync {
-    /// Until when it may be sent, if that has an end.
+    /// The fence until which it may be sent; `None` means no limit.
     fn fence(&self) -> Option<&Fence> {
         None
     }
@@ -205,7 +204,7 @@ impl Row for Outgoing {
     }
 }
 
-/// A message to be deleted, by SQS's receipt.
+/// A message to delete, by SQS's receipt.
 struct Delete {
     receipt: String,
     fence: Fence,
@@ -227,7 +226,7 @@ impl Row for Delete {
     }
 }
 
-/// A message to be hidden, by SQS's receipt.
+/// A message to hide, by SQS's receipt.
 struct Hide {
     receipt: String,
     seconds: i32,
@@ -251,7 +250,7 @@ impl Row for Hide {
     }
 }
 
-/// Rows by when they can go out: of each group one in a round, and all that have no group in the first.
+/// Splits rows into rounds: one row of each group a round, and all rows without a group in the first.
 fn rounds<R>(rows: Vec<R>, group: impl Fn(&R) -> Option<&str>) -> Vec<Vec<(usize, R)>> {
     let mut rounds: Vec<Vec<(usize, R)>> = Vec::new();
     let mut next: HashMap<String, usize> = HashMap::new();
@@ -269,12 +268,12 @@ fn rounds<R>(rows: Vec<R>, group: impl Fn(&R) -> Option<&str>) -> Vec<Vec<(usize
     rounds
 }
 
-/// Rows, cut into what a call can take.
+/// Splits rows into calls.
 fn chunks<R>(rows: Vec<R>, bytes: impl Fn(&R) -> usize) -> Vec<Vec<R>> {
     let (mut chunks, mut chunk, mut total) = (Vec::new(), Vec::new(), 0);
     for row in rows {
         let size = bytes(&row);
-        if chunk.len() == MOST_ROWS || (!chunk.is_empty() && total + size > MOST_BYTES) {
+        if chunk.len() == MAX_ROWS || (!chunk.is_empty() && total + size > MAX_BYTES) {
             chunks.push(std::mem::take(&mut chunk));
             total = 0;
         }
@@ -287,20 +286,20 @@ fn chunks<R>(rows: Vec<R>, bytes: impl Fn(&R) -> usize) -> Vec<Vec<R>> {
     chunks
 }
 
-/// Pauses between calls that are throttled.
-struct Throttled {
+/// Backoff between throttled calls.
+struct Backoff {
     pause: Duration,
     until: Instant,
 }
 
-impl Throttled {
-    fn new(patience: Duration) -> Self {
-        Self { pause: PAUSES[0], until: Instant::now() + patience }
+impl Backoff {
+    fn new(time: Duration) -> Self {
+        Self { pause: PAUSES[0], until: Instant::now() + time }
     }
 
-    /// Waits before the next try; false when there is no time left for one.
-    async fn waited(&mut self) -> bool {
-        // Between half of it and all of it, so that those who were throttled together do not come back together.
+    /// Waits before the next attempt; returns false when there is no time left for one.
+    async fn wait(&mut self) -> bool {
+        // Jitter, so that clients that were throttled together do not retry together.
         let pause = self.pause.mul_f64(rand::random_range(0.5..=1.0));
         if Instant::now() + pause >= self.until {
             return false;
@@ -319,7 +318,7 @@ mod tests {
     fn a_call_has_ten_rows_and_a_mebibyte_at_most() {
         let sizes = |rows: Vec<usize>| -> Vec<usize> { chunks(rows, |bytes| *bytes).iter().map(Vec::len).collect() };
         assert_eq!(sizes(vec![1; 25]), [10, 10, 5]);
-        assert_eq!(sizes(vec![MOST_BYTES / 2, MOST_BYTES / 2, 1, MOST_BYTES]), [2, 1, 1]);
+        assert_eq!(sizes(vec![MAX_BYTES / 2, MAX_BYTES / 2, 1, MAX_BYTES]), [2, 1, 1]);
         assert_eq!(sizes(Vec::new()), [0usize; 0]);
     }
 
@@ -333,9 +332,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_and_end_in_time() {
-        let (start, mut throttled) = (Instant::now(), Throttled::new(Duration::from_secs(10)));
+        let (start, mut backoff) = (Instant::now(), Backoff::new(Duration::from_secs(10)));
         let mut tries = 0;
-        while throttled.waited().await {
+        while backoff.wait().await {
             tries += 1;
         }
         assert!((6..=20).contains(&tries), "{tries} tries");

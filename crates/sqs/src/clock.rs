@@ -1,8 +1,7 @@
-//! The time as SQS has it.
+//! SQS's clock.
 //!
-//! SQS writes its time on every answer and on every message. Each of these is a moment that has passed there, so the
-//! latest of them is what the time there is at least: a due time that is judged by it is never judged too early, whatever
-//! clock this host has.
+//! SQS writes its time on every answer and on every message. Each of these moments has passed there, so the latest one is a
+//! lower bound of SQS's time: a message judged by it is never due too early, however wrong this host's clock is.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -15,10 +14,10 @@ use std::sync::Arc;
 
 const NOT_KNOWN: i64 = i64::MIN;
 
-/// An answer's time is cut to whole seconds: only what is further back than this is a clock that was set.
+/// Smallest backward step in microseconds that means a clock was set: an answer's time is cut to whole seconds.
 const SET_BACK: i64 = 2_500_000;
 
-/// How far SQS's clock is ahead of this host's.
+/// How far SQS's clock is ahead of this host's, in microseconds.
 #[derive(Debug, Clone)]
 pub(crate) struct SqsClock(Arc<AtomicI64>);
 
@@ -27,7 +26,7 @@ impl SqsClock {
         Self(Arc::new(AtomicI64::new(NOT_KNOWN)))
     }
 
-    /// What time it is there, at least.
+    /// Returns a lower bound of SQS's time.
     pub(crate) fn now(&self) -> Timestamp {
         match self.0.load(Ordering::Relaxed) {
             NOT_KNOWN => Timestamp::now(),
@@ -35,18 +34,18 @@ impl SqsClock {
         }
     }
 
-    /// It was that time there when this answer was given.
-    fn answered_at(&self, there: Timestamp, here: Timestamp) {
-        let ahead = there.as_micros().saturating_sub(here.as_micros());
+    /// Records the time of an answer.
+    fn observe_answer(&self, theirs: Timestamp, ours: Timestamp) {
+        let ahead = theirs.as_micros().saturating_sub(ours.as_micros());
         let known = self.0.load(Ordering::Relaxed);
         if known == NOT_KNOWN || ahead > known || ahead < known.saturating_sub(SET_BACK) {
             self.0.store(ahead, Ordering::Relaxed);
         }
     }
 
-    /// It has been that time there.
-    pub(crate) fn has_been(&self, there: Timestamp) {
-        let ahead = there.as_micros().saturating_sub(Timestamp::now().as_micros());
+    /// Records a moment that has passed at SQS.
+    pub(crate) fn observe(&self, theirs: Timestamp) {
+        let ahead = theirs.as_micros().saturating_sub(Timestamp::now().as_micros());
         self.0.fetch_max(ahead, Ordering::Relaxed);
     }
 }
@@ -64,7 +63,7 @@ impl Intercept for SqsClock {
     ) -> Result<(), BoxError> {
         let date = context.response().headers().get("date");
         if let Some(date) = date.and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok()) {
-            self.answered_at(Timestamp::from_micros(date.secs().saturating_mul(1_000_000)), Timestamp::now());
+            self.observe_answer(Timestamp::from_micros(date.secs().saturating_mul(1_000_000)), Timestamp::now());
         }
         Ok(())
     }
@@ -79,22 +78,22 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_moment_that_is_known_to_have_passed_counts() {
+    fn the_latest_known_moment_counts() {
         let clock = SqsClock::new();
         let ahead = |clock: &SqsClock| clock.0.load(Ordering::Relaxed) / 1_000_000;
-        clock.answered_at(at(3600), at(0));
+        clock.observe_answer(at(3600), at(0));
         assert_eq!(ahead(&clock), 3600);
-        // Cut to the second, the next answers may seem to be from before.
-        clock.answered_at(at(3600), at(1));
+        // Cut to the second, the next answers may seem earlier.
+        clock.observe_answer(at(3600), at(1));
         assert_eq!(ahead(&clock), 3600);
-        clock.answered_at(at(3602), at(1));
+        clock.observe_answer(at(3602), at(1));
         assert_eq!(ahead(&clock), 3601);
-        // Somebody has set one of the clocks.
-        clock.answered_at(at(10), at(2));
+        // One of the clocks was set.
+        clock.observe_answer(at(10), at(2));
         assert_eq!(ahead(&clock), 8);
-        clock.has_been(Timestamp::now().saturating_add(std::time::Duration::from_secs(100)));
+        clock.observe(Timestamp::now().saturating_add(std::time::Duration::from_secs(100)));
         assert!((99..=100).contains(&ahead(&clock)));
-        clock.has_been(at(0));
+        clock.observe(at(0));
         assert!((99..=100).contains(&ahead(&clock)));
     }
 }

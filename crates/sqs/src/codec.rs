@@ -1,6 +1,6 @@
-//! Messages as SQS keeps them: a text, and at most ten attributes.
+//! Converts messages to and from SQS's form: a text with at most ten attributes.
 //!
-//! Whatever is text that SQS allows stays readable there; the rest is base64, or bytes in an attribute.
+//! Text that SQS allows stays readable; other bytes become base64, or a binary attribute.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -15,33 +15,33 @@ use postrider_core::{ContentType, DeadLetterReason, Headers, Key, MessageId, Mes
 use uuid::Uuid;
 
 use crate::PROVIDER;
-use crate::calls::MOST_BYTES;
+use crate::calls::MAX_BYTES;
+use crate::delay;
 use crate::names::Side;
-use crate::waiting;
 
-/// SQS allows so many.
-const MOST_ATTRIBUTES: usize = 10;
+/// SQS's maximum number of attributes.
+const MAX_ATTRIBUTES: usize = 10;
 
-/// The headers that are not attributes of their own, as JSON.
+/// Attribute with the headers that have no attribute of their own, as JSON.
 const HEADERS: &str = "postrider-headers";
 
-/// How the body was made text.
+/// Attribute with the encoding of the body.
 const ENCODING: &str = "postrider-encoding";
 
 const CONTENT_TYPE: &str = "content-type";
 
-/// By no more a sender is wrong about SQS's time, unless its message was made long before.
+/// Maximum error of a sender's estimate of SQS's time. A message with a larger difference was created long before.
 const CLOCK_ERROR: Duration = Duration::from_millis(2500);
 
-/// The longest name of a group, and of what keeps a message single.
-const LONGEST_ID: usize = 128;
+/// Maximum length of a message group id and of a deduplication id.
+const MAX_ID: usize = 128;
 
-/// A message on its way to SQS.
+/// A message to send to SQS.
 #[derive(Debug, Clone)]
 pub(crate) struct Outgoing {
     body: String,
     attributes: HashMap<String, MessageAttributeValue>,
-    /// What counts towards the limit.
+    /// Size that counts towards SQS's limit.
     pub(crate) bytes: usize,
     delay: Option<i32>,
     fifo: Option<Fifo>,
@@ -50,23 +50,23 @@ pub(crate) struct Outgoing {
 #[derive(Debug, Clone)]
 struct Fifo {
     group: String,
-    single: String,
+    dedup_id: String,
 }
 
 impl Outgoing {
-    /// A message for one side of a queue. Only a sender's own message is kept single by its dedup key: copies that are
-    /// made on the way would be taken for repetitions.
+    /// Encodes a message for one side of a queue. Only a sender's own message carries its dedup key: a copy with it would be
+    /// dropped as a repetition.
     pub(crate) fn new(stored: &Stored, side: Side, is_sent: bool) -> Result<Self, MessagingError> {
         let (delay, stored) = match side {
             Side::Standard => {
-                let (delay, wait) = waiting::first_hop(stored.wait);
+                let (delay, wait) = delay::first_hop(stored.wait);
                 (Some(delay), Stored { wait, ..stored.clone() })
             }
             Side::Fifo => (None, stored.clone()),
         };
         let fifo = (side == Side::Fifo).then(|| Fifo {
             group: stored.ordering_key.as_ref().map_or_else(|| stored.id.to_string(), |key| name(key.as_str())),
-            single: match stored.dedup_key.as_ref().filter(|_| is_sent) {
+            dedup_id: match stored.dedup_key.as_ref().filter(|_| is_sent) {
                 Some(key) => name(key.as_str()),
                 None => Uuid::new_v4().to_string(),
             },
@@ -82,13 +82,12 @@ impl Outgoing {
         }
         attributes.add_headers(&stored.headers)?;
         let bytes = body.len() + attributes.bytes;
-        if bytes > MOST_BYTES {
-            let what =
-                if encoding.is_some() { ", in base64 because its bytes are no text that SQS allows" } else { "" };
+        if bytes > MAX_BYTES {
+            let what = if encoding.is_some() { ", in base64 because they are not text that SQS allows" } else { "" };
             return Err(MessagingError::invalid(
                 "body",
                 format!(
-                    "message {} has {} bytes{what}, which makes {bytes} with its headers; SQS takes {MOST_BYTES}. Send a \
+                    "message {} has {} bytes{what}, which makes {bytes} with its headers; SQS accepts {MAX_BYTES}. Send a \
                      reference to the data instead",
                     stored.id,
                     stored.body.len()
@@ -98,12 +97,12 @@ impl Outgoing {
         Ok(Self { body, attributes: attributes.all, bytes, delay, fifo })
     }
 
-    /// Among whose messages it keeps its place.
+    /// The message group, within which SQS keeps the order.
     pub(crate) fn group(&self) -> Option<&str> {
         self.fifo.as_ref().map(|fifo| fifo.group.as_str())
     }
 
-    /// The row of a call.
+    /// Returns the row of a batch call.
     pub(crate) fn entry(&self, row: String) -> Result<SendMessageBatchRequestEntry, BuildError> {
         SendMessageBatchRequestEntry::builder()
             .id(row)
@@ -111,14 +110,14 @@ impl Outgoing {
             .set_message_attributes(Some(self.attributes.clone()))
             .set_delay_seconds(self.delay)
             .set_message_group_id(self.fifo.as_ref().map(|fifo| fifo.group.clone()))
-            .set_message_deduplication_id(self.fifo.as_ref().map(|fifo| fifo.single.clone()))
+            .set_message_deduplication_id(self.fifo.as_ref().map(|fifo| fifo.dedup_id.clone()))
             .build()
     }
 }
 
-/// A key as SQS can hold it: as it is, or by a name that is derived from it.
+/// A key as an SQS id: unchanged if SQS allows it, else a hash.
 fn name(key: &str) -> String {
-    let is_plain = key.len() <= LONGEST_ID && key.chars().all(|c| c.is_ascii_graphic());
+    let is_plain = key.len() <= MAX_ID && key.chars().all(|c| c.is_ascii_graphic());
     if is_plain { key.to_owned() } else { Uuid::new_v5(&Uuid::NAMESPACE_OID, key.as_bytes()).to_string() }
 }
 
@@ -128,7 +127,7 @@ fn is_allowed(text: &str) -> bool {
 }
 
 const IN_BASE64: &str = "base64";
-/// SQS keeps no empty body.
+/// Encoding of an empty body, which SQS does not allow.
 const EMPTY: &str = "empty";
 
 fn write_body(body: &[u8]) -> (String, Option<&'static str>) {
@@ -144,7 +143,7 @@ fn read_body(text: String, encoding: Option<&str>) -> Bytes {
         Some(EMPTY) => Bytes::new(),
         Some(IN_BASE64) => match BASE64.decode(text.as_bytes()) {
             Ok(body) => body.into(),
-            // Whoever wrote that wrote something else: it is shown as it is.
+            // Not base64 in spite of the attribute: another client's text, returned unchanged.
             Err(_) => text.into(),
         },
         _ => text.into(),
@@ -158,7 +157,7 @@ struct Attributes {
 }
 
 impl Attributes {
-    /// A text, or its bytes when SQS would not take the text.
+    /// Adds a text attribute, or a binary one when SQS does not allow the text.
     fn add(&mut self, name: &str, value: &str) -> Result<(), MessagingError> {
         let builder = if !value.is_empty() && is_allowed(value) {
             MessageAttributeValue::builder().data_type("String").string_value(value)
@@ -171,9 +170,9 @@ impl Attributes {
         Ok(())
     }
 
-    /// As many as there is room for by themselves, and the rest together.
+    /// Adds as many headers as fit as attributes of their own, and the others in one attribute.
     fn add_headers(&mut self, headers: &Headers) -> Result<(), MessagingError> {
-        let room = MOST_ATTRIBUTES - self.all.len();
+        let room = MAX_ATTRIBUTES - self.all.len();
         let (mut own, mut together): (Vec<_>, BTreeMap<_, _>) = (Vec::new(), BTreeMap::new());
         for (name, value) in headers.iter() {
             let fits = is_attribute_name(name) && !value.is_empty() && is_allowed(value);
@@ -189,7 +188,7 @@ impl Attributes {
             self.add(name, value)?;
         }
         if !together.is_empty() {
-            // Texts always have a JSON form.
+            // A map of strings always serialises.
             self.add(HEADERS, &serde_json::to_string(&together).unwrap_or_default())?;
         }
         Ok(())
@@ -202,19 +201,19 @@ fn is_attribute_name(name: &str) -> bool {
     !is_reserved && !name.starts_with('.') && !name.ends_with('.') && !name.contains("..")
 }
 
-/// A message as it came from SQS.
+/// A message received from SQS.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    /// The message; its deliveries are those before this one.
+    /// The message; its count of deliveries excludes this one.
     pub(crate) stored: Stored,
     /// SQS's receipt.
     pub(crate) receipt: String,
-    /// What it still has to wait.
+    /// Remaining delay.
     pub(crate) left: Duration,
 }
 
 impl Incoming {
-    /// Reads a message of one side of a queue; `now` is what time it is at SQS.
+    /// Reads a message of one side of a queue; `now` returns SQS's time.
     pub(crate) fn read(
         message: Message,
         queue: &QueueName,
@@ -240,7 +239,7 @@ impl Incoming {
             content_type.and_then(|text| ContentType::parse(&text).ok()).unwrap_or(ContentType::OCTET_STREAM);
         let mut headers: Headers = packed.and_then(|json| serde_json::from_str(&json).ok()).unwrap_or_default();
         for (name, value) in &attributes {
-            // What cannot be a header here, by its name, is the sender's own affair.
+            // A foreign attribute whose name is not a valid header is left out.
             let _ = headers.insert(name.clone(), text(value));
         }
         let body = read_body(message.body.unwrap_or_default(), encoding.as_deref());
@@ -253,20 +252,20 @@ impl Incoming {
         }
 
         if stored.deliveries == 0 && stored.attempts == 0 {
-            set_right(&mut stored, sent_at);
+            correct_sender_clock(&mut stored, sent_at);
         }
         let before = u32::try_from(count - 1).unwrap_or(u32::MAX);
         let (before, left) = match side {
-            Side::Standard => (before, waiting::left_on_standard(stored.wait, sent_at, now)),
+            Side::Standard => (before, delay::left_on_standard(stored.wait, sent_at, now)),
             Side::Fifo => {
                 let due = sent_at.saturating_add(stored.wait);
-                (before.saturating_sub(waiting::hides(first_received_at, due)), due.since(now))
+                (before.saturating_sub(delay::hides(first_received_at, due)), due.since(now))
             }
         };
         if queue.holds_dead_letters() {
             let is_moved = note.is_some() || system.contains_key(&MessageSystemAttributeName::DeadLetterQueueSourceArn);
             if stored.death.is_none() && is_moved {
-                // SQS moved it by its own limit, and wrote nothing down. Nobody else can put one of ours there.
+                // SQS moved it by its redrive policy, without a record: no other client writes messages with a note there.
                 let reason = DeadLetterReason::MAX_RECEIVE_COUNT;
                 stored.death = Some(Death { reason, dead_at: sent_at, revision: 0 });
             }
@@ -276,7 +275,7 @@ impl Incoming {
             }
             stored.deliveries = stored.deliveries.saturating_add(before);
             if side == Side::Fifo {
-                // Nothing can be written to a message that keeps its place, so whatever was delivered before has failed.
+                // A message in a FIFO queue cannot be changed, so every earlier delivery counts as a failure.
                 stored.attempts = stored.attempts.max(stored.deliveries);
             }
         }
@@ -284,12 +283,12 @@ impl Incoming {
     }
 }
 
-/// A sender knows SQS's time to a second or so. When SQS took the message is known exactly, and its lifetime begins then.
-fn set_right(stored: &mut Stored, sent_at: Timestamp) {
-    let behind = sent_at.since(stored.enqueued_at);
-    if behind <= CLOCK_ERROR {
-        stored.enqueued_at = stored.enqueued_at.saturating_add(behind);
-        stored.expires_at = stored.expires_at.map(|expires_at| expires_at.saturating_add(behind));
+/// Corrects the sender's estimate of SQS's time: a message's lifetime begins when SQS accepted it.
+fn correct_sender_clock(stored: &mut Stored, sent_at: Timestamp) {
+    let error = sent_at.since(stored.enqueued_at);
+    if error <= CLOCK_ERROR {
+        stored.enqueued_at = stored.enqueued_at.saturating_add(error);
+        stored.expires_at = stored.expires_at.map(|expires_at| expires_at.saturating_add(error));
     }
 }
 
@@ -328,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_sent_comes_back_whole() {
+    fn every_body_and_header_survives_a_round_trip() {
         let every_byte: Vec<u8> = (0..=255).collect();
         for body in [b"".as_slice(), b"text", "ü \u{1F40E}\n".as_bytes(), b"\0", "\u{fffe}".as_bytes(), &every_byte] {
             let mut message = Sent::new(body.to_vec()).content_type(ContentType::from_static("text/x"));
@@ -340,14 +339,14 @@ mod tests {
             }
             let sent = stored(&message);
             let outgoing = Outgoing::new(&sent, Side::Standard, true).unwrap();
-            assert!(outgoing.attributes.len() <= MOST_ATTRIBUTES, "{}", outgoing.attributes.len());
+            assert!(outgoing.attributes.len() <= MAX_ATTRIBUTES, "{}", outgoing.attributes.len());
             let read = back(&outgoing, Side::Standard).stored;
             assert_eq!(read, Stored { deliveries: 2, first_attempt_at: read.first_attempt_at, ..sent });
         }
     }
 
     #[test]
-    fn few_headers_are_attributes_of_their_own() {
+    fn headers_that_fit_are_attributes_of_their_own() {
         let mut message = Sent::new("x");
         for n in 0..9 {
             message = message.header(format!("h{n}"), "1").unwrap();
@@ -356,11 +355,11 @@ mod tests {
         assert!(outgoing.attributes.contains_key("h8") && !outgoing.attributes.contains_key(HEADERS));
         let more = Outgoing::new(&stored(&message.header("i", "1").unwrap()), Side::Standard, true).unwrap();
         assert!(more.attributes.contains_key("h7") && !more.attributes.contains_key("h8"));
-        assert_eq!(more.attributes.len(), MOST_ATTRIBUTES);
+        assert_eq!(more.attributes.len(), MAX_ATTRIBUTES);
     }
 
     #[test]
-    fn a_body_that_does_not_fit_is_refused_with_the_number() {
+    fn a_body_that_does_not_fit_is_refused_with_its_size() {
         let text = Sent::new(vec![b'x'; 1024 * 1024]);
         let error = Outgoing::new(&stored(&text), Side::Standard, true).unwrap_err().to_string();
         assert!(error.contains("1048576") && !error.contains("base64"), "{error}");
@@ -370,11 +369,11 @@ mod tests {
     }
 
     #[test]
-    fn keys_name_groups_and_only_sends_are_kept_single() {
+    fn ordering_keys_name_groups_and_only_sends_carry_dedup_keys() {
         let message = Sent::new("x").ordering_key("clé 7").unwrap().dedup_key("once").unwrap();
         let fifo = |is_sent| Outgoing::new(&stored(&message), Side::Fifo, is_sent).unwrap().fifo.unwrap();
-        assert_eq!(fifo(true).single, "once");
-        assert_ne!(fifo(false).single, "once");
+        assert_eq!(fifo(true).dedup_id, "once");
+        assert_ne!(fifo(false).dedup_id, "once");
         assert_eq!(fifo(true).group, fifo(false).group);
         assert!(fifo(true).group.is_ascii());
         assert_eq!(name("plain-key"), "plain-key");
@@ -382,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_begins_when_sqs_takes_the_message() {
+    fn a_lifetime_begins_when_sqs_accepts_the_message() {
         let message = Sent::new("x").expires_in(Duration::from_secs(1));
         let at = |micros| Timestamp::from_micros(micros);
         let sent_by =
@@ -394,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_sqs_moved_died_of_its_count() {
+    fn a_message_that_sqs_moved_has_the_reason_max_receive_count() {
         let message = Message::builder()
             .body("x")
             .receipt_handle("r")

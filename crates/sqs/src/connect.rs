@@ -1,4 +1,4 @@
-//! The driver, set up.
+//! Builds the SDK client.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::clock::SqsClock;
 use crate::transport::Transport;
 use crate::url::{DEFAULT_REGION, SqsUrl};
 
-/// A plain client for the place that a URL names, with the credentials of the environment, a profile or a role. It repeats
-/// nothing by itself.
+/// Returns a client for the endpoint of a URL, with the credentials of the environment, a profile or a role. It repeats no
+/// calls by itself.
 pub async fn client(url: &str, connect_timeout: Duration) -> Result<Client, MessagingError> {
     Ok(build(&SqsUrl::parse(url)?, connect_timeout, None::<SqsClock>).await?.0)
 }
 
-/// The client, and what it gets its credentials from.
+/// Returns the client and its credentials provider.
 pub(crate) async fn build(
     url: &SqsUrl,
     connect_timeout: Duration,
@@ -29,10 +29,10 @@ pub(crate) async fn build(
     let timeouts = TimeoutConfig::builder().connect_timeout(connect_timeout).build();
     let mut loader = aws_config::defaults(BehaviorVersion::latest())
         .http_client(Transport::new()?)
-        // A call whose answer was lost may have been carried out: whether it is made again is not the driver's to decide.
+        // A call whose answer was lost may have taken effect: the SDK must not repeat it.
         .retry_config(RetryConfig::disabled())
         .timeout_config(timeouts)
-        // It takes a connection that is slow to open for an answer that stands still. The time-outs are ours.
+        // It mistakes a connection that opens slowly for a stalled answer. `Calls` has its own time-outs.
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
     if let Some(region) = &url.region {
         loader = loader.region(Region::new(region.clone()));

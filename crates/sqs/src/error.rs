@@ -1,4 +1,4 @@
-//! What became of a call that failed.
+//! The failures of calls, and their conversion to [`MessagingError`]s.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use postrider_core::{ErrorSource, MessageId, MessagingError, QueueName};
 
 use crate::PROVIDER;
 
-/// Why a call, or a row of one, was not answered with success.
+/// Why a call, or a row of one, failed.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
-    /// SQS has no such queue. Nothing was done.
+    /// SQS has no such queue. No effect.
     Missing,
-    /// The receipt is none, or its lease is over. Nothing was done.
+    /// The receipt is invalid, or its lease has ended. No effect.
     Stale(Cause),
-    /// Too many calls. Nothing was done, and the same call may be made again.
+    /// Too many calls. No effect; the call may be repeated.
     Throttled(Cause),
-    /// Nothing was done, because SQS cannot be reached.
+    /// SQS cannot be reached. No effect.
     Unreachable(Cause),
-    /// Nothing was done, because SQS refuses.
+    /// SQS refuses. No effect.
     Refused(Cause),
-    /// Nothing was done, for a reason that has its words already.
+    /// No effect, with the error for the caller.
     Known(MessagingError),
-    /// No answer: it may have been done.
+    /// No answer: outcome unknown.
     Unknown(Cause),
 }
 
-/// What SQS or the way to it said.
+/// The text and the code of a failure.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct Cause {
@@ -52,7 +52,7 @@ const STALE: &[&str] = &[
     "ReceiptHandleIsInvalid",
     "MessageNotInflight",
     "AWS.SimpleQueueService.MessageNotInflight",
-    // What the service says of a lease that is over.
+    // The service's code for a lease that has ended.
     "InvalidParameterValue",
 ];
 const THROTTLED: &[&str] = &[
@@ -68,12 +68,12 @@ const THROTTLED: &[&str] = &[
     "KMS.ThrottlingException",
 ];
 
-/// What is said of a message that is not sent because the one before it was not stored.
+/// The text for a message that is not sent because the one before it was not stored.
 pub(crate) const BEHIND: &str =
     "an earlier message with the same ordering key was not stored; send this one again after it";
 
 impl Failure {
-    /// A call that was not answered with success.
+    /// The failure of a call.
     pub(crate) fn of<E>(error: SdkError<E, HttpResponse>) -> Self
     where
         E: ProvideErrorMetadata + Error + Send + Sync + 'static,
@@ -100,12 +100,12 @@ impl Failure {
                 };
                 Self::coded(code.unwrap_or_default(), said, status)
             }
-            // An answer that could not be read, a time-out, and whatever else there may be.
+            // An unreadable answer, a time-out, or another kind of error.
             _ => Self::Unknown(cause(None)),
         }
     }
 
-    /// A row that was answered with an error.
+    /// The failure of a row.
     pub(crate) fn of_row(row: &BatchResultErrorEntry) -> Self {
         let text = match row.message() {
             Some(message) => format!("{}: {message}", row.code()),
@@ -121,18 +121,17 @@ impl Failure {
         if THROTTLED.contains(&code) || status == 429 {
             return Self::Throttled(cause);
         }
-        // The lease of a message that cannot be hidden for so long is none the worse for it. Both have one code, and
-        // only the words tell them apart. If those change, a hide that is too long is taken for a lease that is over:
-        // nothing is lost by that, the message comes again.
+        // A hide that is too long does not end the lease, but has the code of an ended lease; only the text differs. If the
+        // text changes, such a hide counts as an ended lease: no message is lost, it is delivered again.
         let is_too_long = cause.text.contains("for parameter VisibilityTimeout");
         if STALE.contains(&code) && !is_too_long {
             return Self::Stale(cause);
         }
-        // A server that fails may have done its work before.
+        // A server error may come after the call took effect.
         if status >= 500 { Self::Unknown(cause) } else { Self::Refused(cause) }
     }
 
-    /// What becomes of messages that have to come after one that failed so: nothing was done with them.
+    /// The failure of the messages behind one that failed: they were not sent.
     pub(crate) fn behind(&self) -> Self {
         match self {
             Self::Missing | Self::Throttled(_) | Self::Unreachable(_) => self.clone(),
@@ -140,7 +139,7 @@ impl Failure {
         }
     }
 
-    /// Whether SQS said this.
+    /// Whether SQS answered with one of these codes.
     pub(crate) fn has_code(&self, codes: &[&str]) -> bool {
         match self {
             Self::Refused(cause) | Self::Stale(cause) | Self::Unknown(cause) => {
@@ -150,12 +149,12 @@ impl Failure {
         }
     }
 
-    /// Whether the right to do so is missing.
+    /// Whether a permission is missing.
     pub(crate) fn is_denied(&self) -> bool {
         self.has_code(&["AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation"])
     }
 
-    /// What a caller is told.
+    /// Converts the failure into the caller's error.
     pub(crate) fn into_error(
         self,
         operation: &'static str,
@@ -174,9 +173,9 @@ impl Failure {
                 detail: cause.text.clone(),
                 source: Some(cause.into_source()),
             },
-            // Of calls without a receipt; whoever has one knows better.
+            // Calls with a receipt handle `Stale` before.
             Self::Stale(cause) | Self::Refused(cause) => {
-                // It may be created again after a minute.
+                // SQS allows the name again after a minute.
                 let retryable = cause.code.as_deref().is_some_and(|code| code.contains("QueueDeletedRecently"));
                 MessagingError::Provider { provider: PROVIDER, operation, source: cause.into_source(), retryable }
             }
@@ -186,7 +185,7 @@ impl Failure {
         }
     }
 
-    /// What a caller is told of something that can be asked again without harm.
+    /// Converts the failure of a call that can be repeated without harm.
     pub(crate) fn into_harmless(self, operation: &'static str, queue: Option<&QueueName>) -> MessagingError {
         match self {
             Self::Unknown(cause) => Self::Unreachable(cause).into_error(operation, queue, Vec::new()),
@@ -195,13 +194,13 @@ impl Failure {
     }
 }
 
-/// What went wrong, and why, from the outside in.
+/// Joins the texts of an error and its sources.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let (mut words, mut next) = (Vec::new(), Some(error));
     while let Some(error) = next {
         next = error.source();
         let text = error.to_string();
-        // Some repeat what the next one says.
+        // Some errors repeat the text of their source.
         if words.last().is_none_or(|last: &String| *last != text) {
             words.push(text);
         }
@@ -209,7 +208,7 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     words.join(": ")
 }
 
-/// Whether the call ended before a byte of it was sent: there was no connection, or nothing to sign it with.
+/// Whether the call failed before a byte of it was sent: no connection, or no credentials.
 fn is_before_sending(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -228,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_that_is_over_is_told_from_one_that_cannot_be_so_long() {
+    fn an_ended_lease_is_told_apart_from_a_visibility_that_is_too_long() {
         let said = |reason: &str| {
             Failure::coded("InvalidParameterValue", Cause::new(format!("InvalidParameterValue: Value 1 {reason}")), 400)
         };

@@ -1,4 +1,4 @@
-//! Messages that are held for a moment: received, looked at, moved or removed, and let go.
+//! Messages held for a moment, to be listed, moved or removed.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -7,50 +7,50 @@ use postrider_broker::{Held, Hold, Stored};
 use postrider_core::{MessagingError, QueueName, RowResults};
 use tokio::time::Instant;
 
-use crate::calls::{MOST_ROWS, Receive};
+use crate::calls::{MAX_ROWS, Receive};
 use crate::codec::Incoming;
+use crate::delay::{from_seconds, seconds};
 use crate::error::Failure;
 use crate::lease::{self, Fence};
 use crate::names::Side;
 use crate::store::SqsStore;
-use crate::waiting::{seconds, whole};
 
-/// For so long nobody else sees what is held. Who dies meanwhile holds it no longer.
-const HELD: Duration = Duration::from_secs(60);
+/// Visibility of held messages. If this process dies, they reappear after it.
+const HIDE_TIME: Duration = Duration::from_secs(60);
 
-/// So often what is held is held for longer: early enough for a second try when the first fails.
-const KEPT: Duration = Duration::from_secs(HELD.as_secs() / 3);
+/// Visibility renewal interval: early enough for a second attempt when the first fails.
+const RENEW_INTERVAL: Duration = Duration::from_secs(HIDE_TIME.as_secs() / 3);
 
-/// So many messages are taken before any is shown: SQS hands them out in no order, and this many are put into one.
-const AT_ONCE: usize = 1000;
+/// Number of messages that are received and sorted before any is returned: SQS delivers in no order.
+const SWEEP_SIZE: usize = 1000;
 
-/// Messages of one queue that are held.
+/// Held messages of one queue.
 #[derive(Debug)]
 pub struct SqsHold {
     store: SqsStore,
     queue: QueueName,
     sides: Vec<(Side, String)>,
-    held: HashMap<u64, Place>,
-    /// The places of all that was ever taken, by the side that it is on and SQS's id.
+    held: HashMap<u64, HeldMessage>,
+    /// `Held::place` of every message that was ever taken, by the index of its side and SQS's id.
     seen: HashMap<(usize, String), u64>,
-    /// Then what is held is to be held for longer.
-    next_keep: Instant,
-    /// What was taken and not shown yet.
+    /// Time of the next renewal.
+    next_renewal: Instant,
+    /// Taken and not returned yet.
     taken: VecDeque<Held>,
-    /// Whether all that could be taken was.
+    /// Whether all messages that could be taken were.
     is_swept: bool,
     next: u64,
 }
 
-/// A place, SQS's receipt for it, and until when that may be sent.
-type Receipt = (u64, (String, Fence));
+/// `Held::place`, SQS's receipt and its fence.
+type PlaceReceipt = (u64, (String, Fence));
 
-/// Where a message that is held is.
+/// A held message.
 #[derive(Debug)]
-struct Place {
+struct HeldMessage {
     side: usize,
     receipt: String,
-    /// Until then it is held.
+    /// End of its visibility.
     ends: Instant,
 }
 
@@ -63,7 +63,7 @@ impl SqsHold {
             sides,
             held: HashMap::new(),
             seen: HashMap::new(),
-            next_keep: Instant::now() + KEPT,
+            next_renewal: Instant::now() + RENEW_INTERVAL,
             taken: VecDeque::new(),
             is_swept: false,
             next: 0,
@@ -75,18 +75,18 @@ impl SqsHold {
         let mut taken: Vec<Held> = Vec::new();
         for (number, (side, url)) in self.sides.clone().into_iter().enumerate() {
             let mut wait = 0;
-            while taken.len() < AT_ONCE {
-                self.keep().await;
-                let receive = Receive { max: MOST_ROWS, visibility: seconds(HELD), wait };
+            while taken.len() < SWEEP_SIZE {
+                self.renew().await;
+                let receive = Receive { max: MAX_ROWS, visibility: seconds(HIDE_TIME), wait };
                 let (messages, asked) = match shared.calls.receive(&url, receive).await {
                     Ok(received) => received,
                     Err(Failure::Missing) => {
-                        shared.urls.gone(&self.queue, side);
+                        shared.urls.forget_deleted(&self.queue, side);
                         break;
                     }
-                    Err(failure) => return Err(failure.into_error("look at messages", Some(&self.queue), Vec::new())),
+                    Err(failure) => return Err(failure.into_error("receive messages", Some(&self.queue), Vec::new())),
                 };
-                let ends = Instant::now() + HELD - lease::margin(HELD, asked.elapsed(), whole(wait));
+                let ends = Instant::now() + HIDE_TIME - lease::margin(HIDE_TIME, asked.elapsed(), from_seconds(wait));
                 let before = self.next;
                 for message in messages {
                     let now = |_| shared.clock.now();
@@ -94,51 +94,55 @@ impl SqsHold {
                     let Some(incoming) = Incoming::read(message, &self.queue, side, now) else { continue };
                     let again = name.as_ref().and_then(|name| self.seen.get(name)).copied();
                     let place = again.unwrap_or(self.next);
-                    self.held.insert(place, Place { side: number, receipt: incoming.receipt, ends });
+                    self.held.insert(place, HeldMessage { side: number, receipt: incoming.receipt, ends });
                     if again.is_none() {
                         self.seen.extend(name.map(|name| (name, place)));
                         taken.push(Held { stored: incoming.stored, place });
                         self.next += 1;
                     }
                 }
-                // What was taken before is nothing new: a sweep that went on for it would have no end.
+                // Messages taken before do not count: otherwise the sweep would never end.
                 let is_in_vain = self.next == before;
                 if is_in_vain && wait > 0 {
                     break;
                 }
-                // A look without a wait asks only some of SQS's servers: one that brings nothing says nothing yet.
+                // A receive without a wait queries only some of SQS's servers, so an empty answer needs a second receive.
                 wait = i32::from(is_in_vain);
             }
         }
-        self.is_swept = taken.len() < AT_ONCE;
+        self.is_swept = taken.len() < SWEEP_SIZE;
         let since = |held: &Held| held.stored.death.as_ref().map_or(held.stored.enqueued_at, |death| death.dead_at);
         taken.sort_by_key(since);
         self.taken.extend(taken);
         Ok(())
     }
 
-    /// Holds what is held for longer, when it is time. What cannot be is let go by SQS, and may be met again.
-    async fn keep(&mut self) {
+    /// Renews the visibility of held messages when it is time. A message that is not renewed reappears and may be received
+    /// again.
+    async fn renew(&mut self) {
         let now = Instant::now();
-        if now < self.next_keep {
+        if now < self.next_renewal {
             return;
         }
-        self.next_keep = now + KEPT;
-        let soon = now + HELD - KEPT;
+        self.next_renewal = now + RENEW_INTERVAL;
+        let soon = now + HIDE_TIME - RENEW_INTERVAL;
         let ending: Vec<_> = self.held.iter().filter(|(_, held)| held.ends < soon).map(|(place, _)| *place).collect();
         for (url, rows) in self.receipts(&ending) {
-            let hidden = rows.iter().map(|(_, (receipt, fence))| (receipt.clone(), seconds(HELD), *fence)).collect();
+            let hidden =
+                rows.iter().map(|(_, (receipt, fence))| (receipt.clone(), seconds(HIDE_TIME), *fence)).collect();
             for ((place, _), answer) in rows.into_iter().zip(self.store.shared.calls.hide(&url, hidden).await) {
                 match (answer, self.held.get_mut(&place)) {
-                    (Ok(()), Some(held)) => held.ends = now + HELD,
-                    (answer, _) => tracing::debug!(queue = %self.queue, ?answer, "a message is not held for longer"),
+                    (Ok(()), Some(held)) => held.ends = now + HIDE_TIME,
+                    (answer, _) => {
+                        tracing::debug!(queue = %self.queue, ?answer, "the visibility of a held message was not renewed")
+                    }
                 }
             }
         }
     }
 
-    /// The receipts of messages, by the side that they are on.
-    fn receipts(&self, places: &[u64]) -> Vec<(String, Vec<Receipt>)> {
+    /// Returns the receipts of messages, by side.
+    fn receipts(&self, places: &[u64]) -> Vec<(String, Vec<PlaceReceipt>)> {
         let on = |side: usize| {
             let own = places.iter().filter_map(move |place| {
                 let held = self.held.get(place)?;
@@ -167,7 +171,7 @@ impl SqsHold {
 
 impl Hold for SqsHold {
     async fn take(&mut self, count: usize) -> Result<Vec<Held>, MessagingError> {
-        self.keep().await;
+        self.renew().await;
         if self.taken.is_empty() && !self.is_swept {
             self.take_more().await?;
         }
@@ -204,10 +208,10 @@ impl Hold for SqsHold {
             let hidden = rows.into_iter().map(|(_, (receipt, fence))| (receipt, 0, fence)).collect();
             for answer in self.store.shared.calls.hide(&url, hidden).await {
                 match answer {
-                    // What is gone, or another's, needs no letting go.
+                    // Deleted, or received by another client: nothing to release.
                     Ok(()) | Err(Failure::Stale(_) | Failure::Missing) => {}
                     Err(failure) => {
-                        return Err(failure.into_error("let go of messages", Some(&self.queue), Vec::new()));
+                        return Err(failure.into_error("release messages", Some(&self.queue), Vec::new()));
                     }
                 }
             }

@@ -1,9 +1,9 @@
-//! The leases of this process, whichever connection they were received on.
+//! The leases of this process, over all its connections.
 //!
-//! SQS's receipt is the lease there, and it fences late settles only now and then: a receipt whose time is over is
-//! accepted as long as nobody has received the message again, and some that speak its protocol accept it even then. So
-//! every lease is watched here as well, by this host's monotonic clock, and nothing is asked of SQS with one that is over.
-//! Receipts can be used on any connection of the process, which is why the table is the process's.
+//! The lease at SQS is its receipt, which fences late settlements only sometimes: SQS accepts an expired receipt until the
+//! message is received again, and some emulators even after that. So every lease is also tracked here, by this host's
+//! monotonic clock, and no call is made with one that has ended. A receipt can be used on any connection of the process,
+//! so the table is global.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -13,41 +13,41 @@ use postrider_broker::Stored;
 use postrider_core::{LeaseToken, MessagingError, ReceiptHandle, Timestamp};
 use tokio::time::Instant;
 
-use crate::receipt::Ticket;
+use crate::receipt::ReceiptContent;
 
 static LEASES: LazyLock<Mutex<Leases>> = LazyLock::new(Mutex::default);
 
-/// What a lease that ends elsewhere is shortened by: the clocks of two hosts are both compared with SQS's, which tells
-/// whole seconds.
+/// Margin by which a lease of another process is shortened: both hosts compare their clocks with SQS's, which has whole
+/// seconds.
 const MARGIN_ELSEWHERE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 struct Leases {
     all: HashMap<LeaseToken, Lease>,
-    /// So many leases are looked at for those that are over before the next look.
-    next_look: usize,
+    /// Number of leases at which forgotten ones are removed next.
+    next_cleanup: usize,
 }
 
 #[derive(Debug)]
 struct Lease {
-    /// The queue in SQS.
+    /// URL of the SQS queue.
     url: String,
     ends: Instant,
-    /// When that end was set, by SQS's clock: a receipt that was issued later knows better.
+    /// When that end was set, by SQS's clock: a receipt that was issued later overrides it.
     set_at: Timestamp,
-    /// Until then a receipt can seem to be valid.
-    remembered: Instant,
+    /// Latest time at which a receipt of this lease can look valid.
+    forget_at: Instant,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Received here, by a call that was made at that moment.
-    Ours { stored: Box<Stored>, asked: Instant },
-    /// Received by another process, and extended or checked by this one.
-    Theirs,
+    /// Received by this process, with a call made at `asked`.
+    Here { stored: Box<Stored>, asked: Instant },
+    /// Received by another process, and extended by this one.
+    Elsewhere,
     /// Settled or released.
-    Over,
+    Ended,
 }
 
 /// A lease that is valid now.
@@ -55,58 +55,58 @@ enum State {
 pub(crate) struct Held {
     /// The message; `None` when another process received it.
     pub(crate) stored: Option<Stored>,
-    /// When the call was made that brought it; `None` likewise.
+    /// When the receive call was made; `None` when another process made it.
     pub(crate) asked: Option<Instant>,
     /// When the lease ends.
     pub(crate) ends: Instant,
 }
 
 impl Held {
-    /// What is left of the lease.
+    /// Returns the remaining time.
     pub(crate) fn left(&self) -> Duration {
         self.ends.saturating_duration_since(Instant::now())
     }
 }
 
-/// Until when a receipt of SQS's may be sent to it.
+/// The time until which an SQS receipt may be used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fence {
-    /// The lease, which may be extended or settled meanwhile.
+    /// The lease, which may be extended or settled meanwhile; `None` for a receipt that only one call uses.
     token: Option<LeaseToken>,
     ends: Instant,
 }
 
 impl Fence {
-    /// That of a lease.
+    /// The fence of a lease.
     pub(crate) fn of(handle: &ReceiptHandle, ends: Instant) -> Self {
         Self { token: Some(handle.token()), ends }
     }
 
-    /// That of a receipt which only this call has.
+    /// The fence of a receipt that only one call uses.
     pub(crate) fn at(ends: Instant) -> Self {
         Self { token: None, ends }
     }
 
-    /// Whether it may not be sent any more.
-    pub(crate) fn is_over(&self) -> bool {
+    /// Whether the receipt must not be used any more.
+    pub(crate) fn has_ended(&self) -> bool {
         let now = Instant::now();
-        let known = self.token.and_then(|token| lock().all.get(&token).map(|lease| lease.is_over(now)));
+        let known = self.token.and_then(|token| lock().all.get(&token).map(|lease| lease.has_ended(now)));
         known.unwrap_or(self.ends <= now)
     }
 }
 
 impl Lease {
-    /// A receipt may know of an extension that another process made.
-    fn hear(&mut self, ticket: &Ticket, now: Timestamp) {
-        if ticket.set_at > self.set_at {
-            self.set_at = ticket.set_at;
-            self.ends = Instant::now() + left_elsewhere(ticket, now);
-            self.remembered = self.remembered.max(self.ends + MARGIN_ELSEWHERE);
+    /// Applies an extension by another process, which a later receipt contains.
+    fn apply(&mut self, content: &ReceiptContent, now: Timestamp) {
+        if content.set_at > self.set_at {
+            self.set_at = content.set_at;
+            self.ends = Instant::now() + left_elsewhere(content, now);
+            self.forget_at = self.forget_at.max(self.ends + MARGIN_ELSEWHERE);
         }
     }
 
-    fn is_over(&self, now: Instant) -> bool {
-        self.ends <= now || matches!(self.state, State::Over)
+    fn has_ended(&self, now: Instant) -> bool {
+        self.ends <= now || matches!(self.state, State::Ended)
     }
 }
 
@@ -114,44 +114,51 @@ fn lock() -> MutexGuard<'static, Leases> {
     LEASES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a lease is shortened by, because its request or its answer may have been on the way for a while: nobody knows
-/// when in a long poll SQS handed the message out. `took` is how long the call took, and `wait` how long SQS was to wait
-/// for a message: what it took beyond that was spent on the way, perhaps all of it by the answer.
+/// Returns the margin by which a lease is shortened for network delay, because it is unknown when in a long poll SQS
+/// delivered the message. `took` is the duration of the call, and `wait` SQS's wait for a message: the rest was spent on the
+/// network, perhaps all of it by the answer.
 pub(crate) fn margin(visibility: Duration, took: Duration, wait: Duration) -> Duration {
     let in_a_poll = took.min(visibility / 10).min(Duration::from_secs(1));
     took.saturating_sub(wait).max(in_a_poll)
 }
 
-/// Notes the lease of a receipt: of a message in the queue with this URL, from a call that was made at `asked` and leases
-/// until `ends`.
-pub(crate) fn add(handle: &ReceiptHandle, ticket: &Ticket, url: &str, stored: Stored, asked: Instant, ends: Instant) {
+/// Adds the lease of a receipt: for a message of the queue with this URL, received with a call made at `asked`, until
+/// `ends`.
+pub(crate) fn add(
+    handle: &ReceiptHandle,
+    content: &ReceiptContent,
+    url: &str,
+    stored: Stored,
+    asked: Instant,
+    ends: Instant,
+) {
     let mut leases = lock();
     let now = Instant::now();
-    if leases.all.len() >= leases.next_look {
-        leases.all.retain(|_, lease| lease.remembered > now);
-        leases.next_look = (leases.all.len() * 2).max(1024);
+    if leases.all.len() >= leases.next_cleanup {
+        leases.all.retain(|_, lease| lease.forget_at > now);
+        leases.next_cleanup = (leases.all.len() * 2).max(1024);
     }
-    let state = State::Ours { stored: Box::new(stored), asked };
-    let lease = Lease { url: url.to_owned(), ends, set_at: ticket.set_at, remembered: ends, state };
+    let state = State::Here { stored: Box::new(stored), asked };
+    let lease = Lease { url: url.to_owned(), ends, set_at: content.set_at, forget_at: ends, state };
     leases.all.insert(handle.token(), lease);
 }
 
-/// The lease of a receipt, if it is valid. `now` is SQS's time, by which a receipt of another process is judged.
-pub(crate) fn check(handle: &ReceiptHandle, ticket: &Ticket, now: Timestamp) -> Result<Held, MessagingError> {
+/// Returns the lease of a receipt if it is valid. `now` is SQS's time, which decides about a receipt of another process.
+pub(crate) fn check(handle: &ReceiptHandle, content: &ReceiptContent, now: Timestamp) -> Result<Held, MessagingError> {
     match lock().all.get_mut(&handle.token()) {
         Some(lease) => {
-            lease.hear(ticket, now);
+            lease.apply(content, now);
             let ends = lease.ends;
             match &lease.state {
-                _ if lease.is_over(Instant::now()) => Err(handle.expired()),
-                State::Ours { stored, asked } => {
+                _ if lease.has_ended(Instant::now()) => Err(handle.expired()),
+                State::Here { stored, asked } => {
                     Ok(Held { stored: Some((**stored).clone()), asked: Some(*asked), ends })
                 }
-                State::Theirs | State::Over => Ok(Held { stored: None, asked: None, ends }),
+                State::Elsewhere | State::Ended => Ok(Held { stored: None, asked: None, ends }),
             }
         }
         None => {
-            let left = left_elsewhere(ticket, now);
+            let left = left_elsewhere(content, now);
             match left.is_zero() {
                 true => Err(handle.expired()),
                 false => Ok(Held { stored: None, asked: None, ends: Instant::now() + left }),
@@ -160,50 +167,55 @@ pub(crate) fn check(handle: &ReceiptHandle, ticket: &Ticket, now: Timestamp) -> 
     }
 }
 
-/// What is left of a lease of which only its receipt is known.
-fn left_elsewhere(ticket: &Ticket, now: Timestamp) -> Duration {
-    ticket.ends_at.since(now).saturating_sub(MARGIN_ELSEWHERE)
+/// Remaining time of a lease of which only the receipt is known.
+fn left_elsewhere(content: &ReceiptContent, now: Timestamp) -> Duration {
+    content.ends_at.since(now).saturating_sub(MARGIN_ELSEWHERE)
 }
 
-/// A lease now ends at another time. Answers the receipt that says so in every process.
-pub(crate) fn extended(handle: &ReceiptHandle, ticket: &Ticket, ends: Instant, now: Timestamp) -> ReceiptHandle {
+/// Sets a new end of a lease. Returns the receipt with the new end, which is valid in every process.
+pub(crate) fn extended(
+    handle: &ReceiptHandle,
+    content: &ReceiptContent,
+    ends: Instant,
+    now: Timestamp,
+) -> ReceiptHandle {
     let mut leases = lock();
-    let lease = leases.all.entry(handle.token()).or_insert_with(|| of_another(ticket, State::Theirs, now));
-    // Also when two are made at the same moment, the second is the later one.
+    let lease = leases.all.entry(handle.token()).or_insert_with(|| lease_elsewhere(content, State::Elsewhere, now));
+    // Strictly later, also for two extensions at the same moment.
     let set_at = now.max(lease.set_at.saturating_add(Duration::from_micros(1)));
     (lease.ends, lease.set_at) = (ends, set_at);
-    lease.remembered = lease.remembered.max(ends);
+    lease.forget_at = lease.forget_at.max(ends);
     let ends_at = now.saturating_add(ends.saturating_duration_since(Instant::now()));
-    Ticket { ends_at, set_at, ..ticket.clone() }.issue(handle.queue(), handle.message_id())
+    ReceiptContent { ends_at, set_at, ..content.clone() }.issue(handle.queue(), handle.message_id())
 }
 
-/// A lease that another process has received, remembered for as long as its receipt says that it is valid.
-fn of_another(ticket: &Ticket, state: State, now: Timestamp) -> Lease {
-    let ends = Instant::now() + ticket.ends_at.since(now) + MARGIN_ELSEWHERE;
-    Lease { url: String::new(), ends, set_at: ticket.set_at, remembered: ends, state }
+/// A lease of another process, remembered until the end in its receipt.
+fn lease_elsewhere(content: &ReceiptContent, state: State, now: Timestamp) -> Lease {
+    let ends = Instant::now() + content.ends_at.since(now) + MARGIN_ELSEWHERE;
+    Lease { url: String::new(), ends, set_at: content.set_at, forget_at: ends, state }
 }
 
-/// A lease is over. That is remembered as long as its receipt says that it is valid.
-pub(crate) fn over(handle: &ReceiptHandle, ticket: &Ticket, now: Timestamp) {
+/// Ends a lease. The end is remembered until the end in its receipt.
+pub(crate) fn end(handle: &ReceiptHandle, content: &ReceiptContent, now: Timestamp) {
     let mut leases = lock();
-    let lease = leases.all.entry(handle.token()).or_insert_with(|| of_another(ticket, State::Over, now));
-    lease.state = State::Over;
+    let lease = leases.all.entry(handle.token()).or_insert_with(|| lease_elsewhere(content, State::Ended, now));
+    lease.state = State::Ended;
 }
 
-/// The leases of a queue that is no more are over.
-pub(crate) fn queue_gone(url: &str) {
-    lock().all.values_mut().filter(|lease| lease.url == url).for_each(|lease| lease.state = State::Over);
+/// Ends the leases of a deleted queue.
+pub(crate) fn queue_deleted(url: &str) {
+    lock().all.values_mut().filter(|lease| lease.url == url).for_each(|lease| lease.state = State::Ended);
 }
 
-/// The messages of a queue that are leased.
+/// Returns the leased messages of a queue.
 pub(crate) fn leased(url: &str) -> Vec<Stored> {
     let now = Instant::now();
     let leases = lock();
     let valid = leases.all.values().filter(|lease| lease.url == url && lease.ends > now);
     valid
         .filter_map(|lease| match &lease.state {
-            State::Ours { stored, .. } => Some((**stored).clone()),
-            State::Theirs | State::Over => None,
+            State::Here { stored, .. } => Some((**stored).clone()),
+            State::Elsewhere | State::Ended => None,
         })
         .collect()
 }
@@ -217,90 +229,90 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn lease(ends: Duration) -> (ReceiptHandle, Ticket) {
+    fn lease(ends: Duration) -> (ReceiptHandle, ReceiptContent) {
         let (receipt, ends_at) = (MessageId::generate().to_string(), Timestamp::EPOCH.saturating_add(ends));
-        let ticket = Ticket { side: Side::Standard, ends_at, set_at: Timestamp::EPOCH, receipt };
-        (ticket.issue(&QueueName::new("q").unwrap(), MessageId::generate()), ticket)
+        let content = ReceiptContent { side: Side::Standard, ends_at, set_at: Timestamp::EPOCH, receipt };
+        (content.issue(&QueueName::new("q").unwrap(), MessageId::generate()), content)
     }
 
-    fn is_over<T>(answer: Result<T, MessagingError>) -> bool {
+    fn has_ended<T>(answer: Result<T, MessagingError>) -> bool {
         matches!(answer, Err(MessagingError::VisibilityExpired { .. }))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_ends_by_its_time_by_its_word_or_with_its_queue() {
+    async fn a_lease_ends_by_time_by_settlement_or_with_its_queue() {
         let stored = Stored::new(&Message::new("x"), Timestamp::EPOCH);
         let url = MessageId::generate().to_string();
         let leased_for = |time| {
-            let (handle, ticket) = lease(time);
-            add(&handle, &ticket, &url, stored.clone(), Instant::now(), Instant::now() + time);
-            (handle, ticket)
+            let (handle, content) = lease(time);
+            add(&handle, &content, &url, stored.clone(), Instant::now(), Instant::now() + time);
+            (handle, content)
         };
-        let (handle, ticket) = leased_for(MINUTE);
-        let check = |handle: &ReceiptHandle, ticket: &Ticket| check(handle, ticket, Timestamp::EPOCH);
-        assert_eq!(check(&handle, &ticket).unwrap().left(), MINUTE);
+        let (handle, content) = leased_for(MINUTE);
+        let check = |handle: &ReceiptHandle, content: &ReceiptContent| check(handle, content, Timestamp::EPOCH);
+        assert_eq!(check(&handle, &content).unwrap().left(), MINUTE);
         let fence = Fence::of(&handle, Instant::now() + MINUTE);
-        extended(&handle, &ticket, Instant::now() + MINUTE * 3, Timestamp::EPOCH);
+        extended(&handle, &content, Instant::now() + MINUTE * 3, Timestamp::EPOCH);
         tokio::time::advance(MINUTE * 2).await;
-        assert_eq!(check(&handle, &ticket).unwrap().left(), MINUTE);
-        assert!(!fence.is_over(), "extended meanwhile, it may be sent");
+        assert_eq!(check(&handle, &content).unwrap().left(), MINUTE);
+        assert!(!fence.has_ended(), "extended meanwhile, it may be used");
         assert_eq!(leased(&url).len(), 1);
         tokio::time::advance(MINUTE).await;
-        assert!(is_over(check(&handle, &ticket)) && fence.is_over());
-        let (settled, ticket) = leased_for(MINUTE);
-        over(&settled, &ticket, Timestamp::EPOCH);
-        assert!(is_over(check(&settled, &ticket)));
-        let (deleted, ticket) = leased_for(MINUTE);
-        queue_gone(&url);
-        assert!(is_over(check(&deleted, &ticket)) && leased(&url).is_empty());
+        assert!(has_ended(check(&handle, &content)) && fence.has_ended());
+        let (settled, content) = leased_for(MINUTE);
+        end(&settled, &content, Timestamp::EPOCH);
+        assert!(has_ended(check(&settled, &content)));
+        let (deleted, content) = leased_for(MINUTE);
+        queue_deleted(&url);
+        assert!(has_ended(check(&deleted, &content)) && leased(&url).is_empty());
     }
 
     #[test]
-    fn a_lease_of_another_process_is_judged_by_what_its_receipt_says() {
-        let (handle, ticket) = lease(MINUTE);
+    fn a_lease_of_another_process_ends_as_its_receipt_says() {
+        let (handle, content) = lease(MINUTE);
         let at = |time| Timestamp::EPOCH.saturating_add(time);
-        let held = check(&handle, &ticket, at(MINUTE / 2)).unwrap();
+        let held = check(&handle, &content, at(MINUTE / 2)).unwrap();
         assert!(held.stored.is_none() && held.asked.is_none());
-        assert!(is_over(check(&handle, &ticket, at(MINUTE - MARGIN_ELSEWHERE))));
-        extended(&handle, &ticket, Instant::now() + MINUTE * 5, at(MINUTE / 2));
-        assert!(check(&handle, &ticket, at(MINUTE * 2)).is_ok(), "extended here, it is valid here");
-        over(&handle, &ticket, at(MINUTE / 2));
-        assert!(is_over(check(&handle, &ticket, at(MINUTE / 2))), "settled here, it is over here");
+        assert!(has_ended(check(&handle, &content, at(MINUTE - MARGIN_ELSEWHERE))));
+        extended(&handle, &content, Instant::now() + MINUTE * 5, at(MINUTE / 2));
+        assert!(check(&handle, &content, at(MINUTE * 2)).is_ok(), "extended here, it is valid here");
+        end(&handle, &content, at(MINUTE / 2));
+        assert!(has_ended(check(&handle, &content, at(MINUTE / 2))), "settled here, it has ended here");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_receipt_that_was_issued_last_says_when_a_lease_ends() {
+    async fn the_latest_receipt_decides_when_a_lease_ends() {
         let second = Duration::from_secs(1);
-        let (handle, ticket) = lease(MINUTE);
+        let (handle, content) = lease(MINUTE);
         let at = |time| Timestamp::EPOCH.saturating_add(time);
         let stored = Stored::new(&Message::new("x"), Timestamp::EPOCH);
-        add(&handle, &ticket, "", stored, Instant::now(), Instant::now() + MINUTE);
+        add(&handle, &content, "", stored, Instant::now(), Instant::now() + MINUTE);
         let elsewhere = |ends_at, set_at| {
-            let ticket = Ticket { ends_at: at(ends_at), set_at: at(set_at), ..ticket.clone() };
-            (ticket.issue(handle.queue(), handle.message_id()), ticket)
+            let content = ReceiptContent { ends_at: at(ends_at), set_at: at(set_at), ..content.clone() };
+            (content.issue(handle.queue(), handle.message_id()), content)
         };
         let (longer, longer_ticket) = elsewhere(MINUTE * 3, second * 10);
         let (shorter, shorter_ticket) = elsewhere(MINUTE, second * 20);
         tokio::time::advance(MINUTE * 2).await;
-        assert!(is_over(check(&handle, &ticket, at(MINUTE * 2))), "this process knows of no extension");
+        assert!(has_ended(check(&handle, &content, at(MINUTE * 2))), "this process has not seen the extension");
         let held = check(&longer, &longer_ticket, at(MINUTE * 2)).unwrap();
         assert_eq!(held.left(), MINUTE - MARGIN_ELSEWHERE);
-        assert!(held.stored.is_some(), "the message is still at hand");
-        assert!(check(&handle, &ticket, at(MINUTE * 2)).is_ok(), "now it does");
-        assert!(is_over(check(&shorter, &shorter_ticket, at(MINUTE * 2))), "it was shortened after that");
-        assert!(is_over(check(&longer, &longer_ticket, at(MINUTE * 2))));
+        assert!(held.stored.is_some(), "the message is still stored here");
+        assert!(check(&handle, &content, at(MINUTE * 2)).is_ok(), "now it has");
+        assert!(has_ended(check(&shorter, &shorter_ticket, at(MINUTE * 2))), "it was shortened after that");
+        assert!(has_ended(check(&longer, &longer_ticket, at(MINUTE * 2))));
 
-        let (handle, ticket) = lease(MINUTE);
-        let next = extended(&handle, &ticket, Instant::now() + MINUTE * 5, Timestamp::EPOCH);
-        let next_ticket = Ticket::read(&next).unwrap();
+        let (handle, content) = lease(MINUTE);
+        let next = extended(&handle, &content, Instant::now() + MINUTE * 5, Timestamp::EPOCH);
+        let next_ticket = ReceiptContent::read(&next).unwrap();
         assert_eq!((next.token(), next_ticket.ends_at), (handle.token(), at(MINUTE * 5)));
-        assert!(next_ticket.set_at > ticket.set_at);
-        over(&next, &next_ticket, at(MINUTE));
-        assert!(is_over(check(&handle, &ticket, Timestamp::EPOCH)), "it is one lease, by whichever receipt it ended");
+        assert!(next_ticket.set_at > content.set_at);
+        end(&next, &next_ticket, at(MINUTE));
+        assert!(has_ended(check(&handle, &content, Timestamp::EPOCH)), "both receipts belong to one lease");
     }
 
     #[test]
-    fn a_lease_is_shortened_by_what_nobody_knows_and_not_by_more() {
+    fn a_lease_is_shortened_by_the_network_delay_and_not_by_more() {
         let (second, poll) = (Duration::from_secs(1), Duration::from_secs(20));
         assert_eq!(margin(MINUTE, Duration::from_millis(5), poll), Duration::from_millis(5));
         assert_eq!(margin(MINUTE, poll, poll), second);
@@ -309,7 +321,7 @@ mod tests {
         assert_eq!(
             margin(MINUTE, second * 7, Duration::ZERO),
             second * 7,
-            "no poll, so all of it was spent on the way"
+            "without a long poll all of it is network delay"
         );
     }
 }

@@ -1,16 +1,16 @@
-//! What queues are called in SQS.
+//! Names of queues in SQS.
 
 use std::fmt;
 
 use postrider_core::{MessagingError, QueueName};
 
-/// What the name of a FIFO queue ends with.
+/// Suffix of the name of a FIFO queue.
 const FIFO: &str = ".fifo";
 
-/// The longest name in SQS.
+/// Maximum length of a name in SQS.
 const LONGEST: usize = 80;
 
-/// One of the two queues of SQS that a queue consists of.
+/// One of the two SQS queues that make up a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Side {
     /// For messages without keys, and for dead letters.
@@ -35,7 +35,7 @@ impl fmt::Display for WireName {
     }
 }
 
-/// Between our names and those in SQS.
+/// Converts between queue names and SQS names.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     prefix: String,
@@ -50,7 +50,8 @@ impl Names {
         &self.prefix
     }
 
-    /// The name of one side of a queue. Refuses what SQS cannot hold, the queue's dead letters and keys included.
+    /// Returns the SQS name of one side of a queue. Refuses a name that is invalid or too long in SQS for either side or for
+    /// the dead letters.
     pub(crate) fn wire(&self, queue: &QueueName, side: Side) -> Result<WireName, MessagingError> {
         let origin = queue.origin();
         let invalid = |why: String| MessagingError::invalid("queue name", format!("'{origin}': {why}"));
@@ -61,7 +62,7 @@ impl Names {
         if origin.as_str().len() > longest {
             let (has, prefix) = (origin.as_str().len(), self.prefix.len());
             return Err(invalid(format!(
-                "it has {has} characters, and {longest} are left: SQS allows {LONGEST} with the prefix of {prefix} and \
+                "it has {has} characters, and {longest} are left: SQS allows {LONGEST}, including the prefix of {prefix} and \
                  '{FIFO}'"
             )));
         }
@@ -69,7 +70,7 @@ impl Names {
         Ok(WireName(format!("{}{queue}{ending}", self.prefix)))
     }
 
-    /// The queue to which a queue of SQS belongs; `None` when it is not one of ours to read.
+    /// Returns the queue that an SQS queue belongs to; `None` when it is not one of this prefix.
     pub(crate) fn queue(&self, wire: &str) -> Option<QueueName> {
         let name = wire.strip_prefix(&self.prefix)?;
         let name = name.strip_suffix(FIFO).unwrap_or(name);
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_go_to_sqs_and_back() {
+    fn names_survive_a_round_trip() {
         let names = Names::new("app-");
         let orders = QueueName::new("orders").unwrap();
         let wire = |queue: &QueueName, side| names.wire(queue, side).unwrap().to_string();
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_sqs_cannot_hold_are_refused_with_what_is_left() {
+    fn names_that_are_too_long_for_sqs_are_refused_with_the_limit() {
         let names = Names::new("app-");
         let check = |name: &str| names.wire(&QueueName::new(name).unwrap(), Side::Standard);
         assert!(check(&"x".repeat(71)).is_ok());

@@ -1,22 +1,21 @@
-//! How SQS is used.
+//! Options of a connection to SQS.
 
 use std::time::Duration;
 
 use postrider_core::{Limits, MessagingError};
 
-/// How SQS is used. The defaults are safe.
+/// Options of a connection to SQS.
 #[derive(Debug, Clone)]
 pub struct SqsOptions {
-    /// Whether a send creates a queue that is missing.
+    /// Whether a send creates a missing queue.
     pub create_queues: bool,
-    /// How many calls are under way at the same time for one batch, at most.
+    /// Maximum number of parallel calls of one batch.
     pub parallel_calls: usize,
-    /// How long it may take to be connected.
+    /// Time limit of a connect.
     pub connect_timeout: Duration,
-    /// How long SQS may take to answer, a long poll's own wait not counted, and for how long a call that SQS throttles is
-    /// tried again.
+    /// Time limit of SQS's answer, without the wait of a long poll, and of the retries of a throttled call.
     pub call_timeout: Duration,
-    /// Sizes that are accepted. What SQS itself can hold is the limit in any case.
+    /// Limits of messages. SQS's own limits apply where they are lower.
     pub limits: Limits,
 }
 
@@ -33,7 +32,7 @@ impl Default for SqsOptions {
 }
 
 impl SqsOptions {
-    /// Refuses what cannot be meant.
+    /// Refuses zeros.
     pub(crate) fn check(&self) -> Result<(), MessagingError> {
         let zero = [
             ("parallel_calls", self.parallel_calls == 0),
@@ -41,7 +40,7 @@ impl SqsOptions {
             ("call_timeout", self.call_timeout.is_zero()),
         ];
         match zero.into_iter().find(|(_, is_zero)| *is_zero) {
-            Some((name, _)) => Err(MessagingError::invalid(name, "it is 0, and nothing could ever be done")),
+            Some((name, _)) => Err(MessagingError::invalid(name, "0 allows no call; set a larger value")),
             None => Ok(()),
         }
     }

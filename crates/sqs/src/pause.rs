@@ -1,4 +1,4 @@
-//! Queues that are held back: a tag in SQS, which binds whoever looks at it.
+//! Pauses: a tag of the queue in SQS, which Postrider's receivers read.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,10 +14,10 @@ use crate::store::Shared;
 /// The tag of a queue that is paused.
 const PAUSED: &str = "postrider-paused";
 
-/// For so long what was seen is believed.
-pub(crate) const FRESH: Duration = Duration::from_secs(2);
+/// Maximum age of a cached pause.
+pub(crate) const PAUSE_MAX_AGE: Duration = Duration::from_secs(2);
 
-/// Which queues are paused, as far as it is known.
+/// Cache of which queues are paused.
 #[derive(Debug, Default)]
 pub(crate) struct Pauses(Mutex<HashMap<QueueName, (bool, Instant)>>);
 
@@ -27,7 +27,7 @@ impl Pauses {
     }
 
     fn get(&self, queue: &QueueName) -> Option<bool> {
-        self.lock().get(queue).filter(|(_, looked)| looked.elapsed() < FRESH).map(|(is_paused, _)| *is_paused)
+        self.lock().get(queue).filter(|(_, looked)| looked.elapsed() < PAUSE_MAX_AGE).map(|(is_paused, _)| *is_paused)
     }
 
     fn set(&self, queue: &QueueName, is_paused: bool) {
@@ -40,33 +40,33 @@ impl Pauses {
 }
 
 impl Shared {
-    /// Whether a queue is paused, or was a moment ago.
+    /// Whether a queue is paused, from the cache or from SQS.
     pub(crate) async fn is_paused(&self, queue: &QueueName) -> Result<bool, MessagingError> {
         match self.pauses.get(queue) {
             Some(is_paused) => Ok(is_paused),
-            None => self.look_whether_paused(queue).await,
+            None => self.read_paused(queue).await,
         }
     }
 
-    /// Asks SQS whether a queue is paused.
-    pub(crate) async fn look_whether_paused(&self, queue: &QueueName) -> Result<bool, MessagingError> {
+    /// Reads from SQS whether a queue is paused.
+    pub(crate) async fn read_paused(&self, queue: &QueueName) -> Result<bool, MessagingError> {
         let Some(url) = self.url(queue, Side::Standard).await? else { return Ok(false) };
         let tags = match self.calls.call(|| self.calls.client.list_queue_tags().queue_url(&url).send()).await {
             Ok(answer) => answer.tags.unwrap_or_default(),
             Err(Failure::Missing) => {
-                self.urls.gone(queue, Side::Standard);
+                self.urls.forget_deleted(queue, Side::Standard);
                 HashMap::new()
             }
-            // Whoever may not see tags cannot be held back by them; the doctor says so.
+            // Without the permission to read tags a pause has no effect; `postrider doctor` reports it.
             Err(failure) if failure.is_denied() => HashMap::new(),
-            Err(failure) => return Err(failure.into_harmless("look whether the queue is paused", Some(queue))),
+            Err(failure) => return Err(failure.into_harmless("read whether the queue is paused", Some(queue))),
         };
         let is_paused = tags.contains_key(PAUSED);
         self.pauses.set(queue, is_paused);
         Ok(is_paused)
     }
 
-    /// Holds a queue back, or lets it go.
+    /// Pauses or resumes a queue.
     pub(crate) async fn pause(&self, queue: &QueueName, is_paused: bool) -> Result<(), MessagingError> {
         let client = &self.calls.client;
         let set = if is_paused {

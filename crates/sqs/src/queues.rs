@@ -1,4 +1,4 @@
-//! Queues: where they are, whether they are there, and how they are made.
+//! Finds, creates, lists and deletes queues.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -8,20 +8,20 @@ use aws_sdk_sqs::types::QueueAttributeName;
 use postrider_core::{Deadline, MessagingError, QueueName};
 use tokio::time::Instant;
 
+use crate::delay::RETENTION;
 use crate::error::Failure;
 use crate::names::Side;
 use crate::store::Shared;
-use crate::waiting::RETENTION;
 use crate::{dedup, lease};
 
-/// For so long a queue is taken to be missing that was not there: another process may make it at any time.
-pub(crate) const ABSENT: Duration = Duration::from_secs(5);
+/// Maximum age of a cached absence: another process may create the queue at any time.
+pub(crate) const ABSENT_MAX_AGE: Duration = Duration::from_secs(5);
 
-/// SQS moves a message to the dead letters by itself after so many receives. The limit that counts is checked by whoever
-/// reads; this is the highest that SQS allows.
-pub(crate) const BACKSTOP: u32 = 1000;
+/// `maxReceiveCount` of the redrive policy, the highest that SQS allows. The configured delivery limit is checked on
+/// reading.
+pub(crate) const REDRIVE_LIMIT: u32 = 1000;
 
-/// Where queues are, as far as it is known.
+/// Cache of the queues' URLs.
 #[derive(Debug, Default)]
 pub(crate) struct Urls(Mutex<HashMap<(QueueName, Side), Known>>);
 
@@ -35,7 +35,7 @@ impl Urls {
     fn get(&self, queue: &QueueName, side: Side) -> Option<Option<String>> {
         match self.lock().get(&(queue.clone(), side)) {
             Some(Known::At(url)) => Some(Some(url.clone())),
-            Some(Known::Absent(since)) if since.elapsed() < ABSENT => Some(None),
+            Some(Known::Absent(since)) if since.elapsed() < ABSENT_MAX_AGE => Some(None),
             _ => None,
         }
     }
@@ -45,15 +45,15 @@ impl Urls {
         self.lock().insert((queue.clone(), side), known);
     }
 
-    /// A queue was found to be gone.
-    pub(crate) fn gone(&self, queue: &QueueName, side: Side) {
+    /// Removes a queue that no longer exists, with its leases and dedup keys.
+    pub(crate) fn forget_deleted(&self, queue: &QueueName, side: Side) {
         if let Some(Known::At(url)) = self.lock().remove(&(queue.clone(), side)) {
-            lease::queue_gone(&url);
-            dedup::queue_gone(&url);
+            lease::queue_deleted(&url);
+            dedup::queue_deleted(&url);
         }
     }
 
-    /// A queue's URL, if somebody has asked for it before.
+    /// Returns a queue's URL if it is cached.
     pub(crate) fn known(&self, queue: &QueueName, side: Side) -> Option<String> {
         self.get(queue, side).flatten()
     }
@@ -64,42 +64,42 @@ impl Urls {
 }
 
 impl Shared {
-    /// Whether SQS answers.
-    pub(crate) async fn look(&self, deadline: Deadline) -> Result<(), MessagingError> {
+    /// Checks that SQS answers.
+    pub(crate) async fn check_answers(&self, deadline: Deadline) -> Result<(), MessagingError> {
         deadline.check("health check")?;
         let list = || self.calls.client.list_queues().set_queue_name_prefix(self.prefix()).max_results(1).send();
         match self.calls.call(list).await {
             Ok(_) => Ok(()),
-            // Whoever may not list queues may use them all the same.
+            // Queues can be used without the permission to list them.
             Err(failure) if failure.is_denied() => Ok(()),
             Err(failure) => Err(failure.into_harmless("health check", None)),
         }
     }
 
-    /// What the names of the queues begin with, if with anything.
+    /// Returns the prefix of the queues' names, if there is one.
     fn prefix(&self) -> Option<String> {
         Some(self.names.prefix().to_owned()).filter(|prefix| !prefix.is_empty())
     }
 
-    /// Asks SQS where one side of a queue is.
+    /// Reads the URL of one side of a queue from SQS; `None` when it does not exist.
     pub(crate) async fn find(&self, queue: &QueueName, side: Side) -> Result<Option<String>, MessagingError> {
         let name = self.names.wire(queue, side)?;
         let url = match self.calls.call(|| self.calls.client.get_queue_url().queue_name(name.as_str()).send()).await {
             Ok(answer) => answer.queue_url,
             Err(Failure::Missing) => None,
-            Err(failure) => return Err(failure.into_harmless("look for the queue", Some(queue))),
+            Err(failure) => return Err(failure.into_harmless("find the queue", Some(queue))),
         };
         match &url {
             Some(_) => self.urls.set(queue, side, url.clone()),
             None => {
-                self.urls.gone(queue, side);
+                self.urls.forget_deleted(queue, side);
                 self.urls.set(queue, side, None);
             }
         }
         Ok(url)
     }
 
-    /// Where one side of a queue is; `None` when it is not there.
+    /// Returns the URL of one side of a queue, from the cache or from SQS; `None` when it does not exist.
     pub(crate) async fn url(&self, queue: &QueueName, side: Side) -> Result<Option<String>, MessagingError> {
         match self.urls.get(queue, side) {
             Some(known) => Ok(known),
@@ -107,11 +107,11 @@ impl Shared {
         }
     }
 
-    /// The sides of a queue that are there.
+    /// Returns the sides of a queue that exist.
     pub(crate) async fn sides(&self, queue: &QueueName) -> Result<Vec<(Side, String)>, MessagingError> {
         let mut found = Vec::new();
         for side in [Side::Standard, Side::Fifo] {
-            // Dead letters have no order to keep.
+            // Dead letters have no order.
             if side == Side::Fifo && queue.holds_dead_letters() {
                 continue;
             }
@@ -122,7 +122,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// Where one side of a queue is; made if it is not there and may be made.
+    /// Returns the URL of one side of a queue. Creates a missing one, if `create_queues` is set.
     pub(crate) async fn url_to_send(&self, queue: &QueueName, side: Side) -> Result<String, MessagingError> {
         if let Some(url) = self.urls.known(queue, side) {
             return Ok(url);
@@ -130,7 +130,7 @@ impl Shared {
         self.find_or_create(queue, side).await
     }
 
-    /// The same, and what was seen some time ago does not count.
+    /// As [`Self::url_to_send`], without the cache.
     async fn find_or_create(&self, queue: &QueueName, side: Side) -> Result<String, MessagingError> {
         match self.find(queue, side).await? {
             Some(url) => Ok(url),
@@ -139,7 +139,7 @@ impl Shared {
         }
     }
 
-    /// Makes a queue with its dead letters, and keeps its messages as long as SQS can.
+    /// Creates a queue with its dead letters, and sets the longest retention.
     pub(crate) async fn ensure(&self, queue: &QueueName) -> Result<(), MessagingError> {
         for queue in [queue.dead_letters(), queue.clone()] {
             match self.find(&queue, Side::Standard).await? {
@@ -153,7 +153,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sets the longest retention on a queue that somebody made with a shorter one.
+    /// Sets the longest retention on a queue that was created with a shorter one.
     async fn keep_long(&self, queue: &QueueName, url: &str) -> Result<(), MessagingError> {
         let attributes = self.attributes(queue, url).await?;
         let retention = attributes.get(&QueueAttributeName::MessageRetentionPeriod).and_then(|text| text.parse().ok());
@@ -168,14 +168,14 @@ impl Shared {
         match self.calls.call(set).await {
             Ok(_) => Ok(()),
             Err(failure) if failure.is_denied() => {
-                tracing::warn!(%queue, "its retention is shorter than 14 days and may not be changed");
+                tracing::warn!(%queue, "the queue's retention is shorter than 14 days, and the permission to change it is missing");
                 Ok(())
             }
             Err(failure) => Err(failure.into_harmless("set the retention", Some(queue))),
         }
     }
 
-    /// The attributes of a queue.
+    /// Returns the attributes of a queue.
     pub(crate) async fn attributes(
         &self,
         queue: &QueueName,
@@ -187,7 +187,7 @@ impl Shared {
         };
         match self.calls.call(ask).await {
             Ok(answer) => Ok(answer.attributes.unwrap_or_default()),
-            Err(failure) => Err(failure.into_harmless("look at the queue", Some(queue))),
+            Err(failure) => Err(failure.into_harmless("read the queue's attributes", Some(queue))),
         }
     }
 
@@ -197,7 +197,7 @@ impl Shared {
             HashMap::from([(QueueAttributeName::MessageRetentionPeriod, RETENTION.as_secs().to_string())]);
         match side {
             Side::Fifo => {
-                // A queue is listed by its standard side, and its dead letters are behind that.
+                // A queue always has a standard side, which carries the redrive policy and the pause.
                 Box::pin(self.find_or_create(queue, Side::Standard)).await?;
                 attributes.insert(QueueAttributeName::FifoQueue, "true".into());
             }
@@ -205,7 +205,7 @@ impl Shared {
                 let dead = queue.dead_letters();
                 let url = Box::pin(self.find_or_create(&dead, Side::Standard)).await?;
                 if let Some(arn) = self.attributes(&dead, &url).await?.get(&QueueAttributeName::QueueArn) {
-                    let policy = serde_json::json!({ "deadLetterTargetArn": arn, "maxReceiveCount": BACKSTOP });
+                    let policy = serde_json::json!({ "deadLetterTargetArn": arn, "maxReceiveCount": REDRIVE_LIMIT });
                     attributes.insert(QueueAttributeName::RedrivePolicy, policy.to_string());
                 }
             }
@@ -223,7 +223,7 @@ impl Shared {
                 }
                 None => Err(MessagingError::QueueNotFound { queue: queue.clone() }),
             },
-            // Somebody else made it, with other attributes, since we looked.
+            // Another client has created it meanwhile, with other attributes.
             Err(failure) if failure.has_code(&["QueueAlreadyExists", "QueueNameExists"]) => {
                 let found = self.find(queue, side).await?;
                 found.ok_or_else(|| failure.into_harmless("create the queue", Some(queue)))
@@ -232,7 +232,7 @@ impl Shared {
         }
     }
 
-    /// All queues, by name.
+    /// Lists all queues.
     pub(crate) async fn list(&self) -> Result<BTreeSet<QueueName>, MessagingError> {
         let (mut queues, mut next) = (BTreeSet::new(), None);
         loop {
@@ -251,7 +251,7 @@ impl Shared {
         }
     }
 
-    /// Removes both sides of a queue, and its dead letters.
+    /// Deletes both sides of a queue, and its dead letters.
     pub(crate) async fn delete(&self, queue: &QueueName) -> Result<(), MessagingError> {
         let dead = queue.dead_letters();
         for (queue, side) in [(queue, Side::Fifo), (queue, Side::Standard), (&dead, Side::Standard)] {
@@ -261,7 +261,7 @@ impl Shared {
                     Err(failure) => return Err(failure.into_error("delete the queue", Some(queue), Vec::new())),
                 }
             }
-            self.urls.gone(queue, side);
+            self.urls.forget_deleted(queue, side);
         }
         self.pauses.forget(queue);
         Ok(())

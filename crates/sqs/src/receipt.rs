@@ -1,4 +1,4 @@
-//! What a receipt of ours says.
+//! The content of a receipt.
 
 use postrider_core::{LeaseToken, MessageId, MessagingError, NativeRef, QueueName, ReceiptHandle, Timestamp};
 use uuid::Uuid;
@@ -6,26 +6,26 @@ use uuid::Uuid;
 use crate::PROVIDER;
 use crate::names::Side;
 
-/// The version of what stands in a receipt.
+/// Version of the format.
 const VERSION: u8 = 2;
 
-/// The version before, which did not say when the end of the lease was set. It is read and no more issued.
-const VERSION_BEFORE: u8 = 1;
+/// Previous version, without the time at which the end was set. It is read and no longer issued.
+const PREVIOUS_VERSION: u8 = 1;
 
-/// A lease, as its receipt names it.
+/// The lease that a receipt names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ticket {
-    /// Which side of its queue the message is on.
+pub(crate) struct ReceiptContent {
+    /// The side of the queue with the message.
     pub(crate) side: Side,
     /// When the lease ends unless it is extended, by SQS's clock.
     pub(crate) ends_at: Timestamp,
-    /// When that end was set: by the receive, or by an extension. Of two receipts of a lease the later one is right.
+    /// When that end was set, by the receive or by an extension. Of two receipts of a lease the later one is valid.
     pub(crate) set_at: Timestamp,
     /// SQS's own receipt.
     pub(crate) receipt: String,
 }
 
-impl Ticket {
+impl ReceiptContent {
     fn native(&self) -> Box<[u8]> {
         let mut bytes = vec![VERSION, u8::from(self.side == Side::Fifo)];
         bytes.extend(self.ends_at.as_micros().to_be_bytes());
@@ -34,14 +34,14 @@ impl Ticket {
         bytes.into()
     }
 
-    /// The receipt of a message.
+    /// Returns the receipt of a message.
     pub(crate) fn issue(&self, queue: &QueueName, id: MessageId) -> ReceiptHandle {
         let native = NativeRef::Handle(self.native());
         ReceiptHandle::new(PROVIDER, queue.clone(), id, self.token(queue, id), native)
     }
 
-    /// The lease's token. It is derived from what a lease is for as long as it lasts, and so not from its end: a receipt
-    /// for another message, queue or delivery has another, and those of an extended lease have the same.
+    /// Returns the lease token, derived from everything but the end of the lease: receipts of an extended lease share it, and
+    /// another message, queue or delivery has another one.
     fn token(&self, queue: &QueueName, id: MessageId) -> LeaseToken {
         let mut all = id.as_uuid().as_bytes().to_vec();
         all.extend(queue.as_str().as_bytes());
@@ -50,23 +50,24 @@ impl Ticket {
         LeaseToken(Uuid::new_v5(&Uuid::NAMESPACE_OID, &all).as_u128())
     }
 
-    /// Reads a receipt, and refuses one that nobody issued.
+    /// Reads a receipt, and refuses one that was not issued here.
     pub(crate) fn read(handle: &ReceiptHandle) -> Result<Self, MessagingError> {
         handle.check_provider(PROVIDER)?;
         let NativeRef::Handle(native) = handle.native() else {
-            return Err(MessagingError::invalid_receipt("it names a row, and SQS has none"));
+            return Err(MessagingError::invalid_receipt("it names a database row, and this is a receipt of SQS"));
         };
-        let ticket = Self::decode(native)
-            .ok_or_else(|| MessagingError::invalid_receipt("it is of a version that is not known here"))?;
+        let content = Self::decode(native).ok_or_else(|| {
+            MessagingError::invalid_receipt("its version is not supported; use the program that issued it")
+        })?;
         let (queue, id) = (handle.queue(), handle.message_id());
         let token = match native.first() {
-            Some(&VERSION_BEFORE) => token_before(queue, id, native),
-            _ => ticket.token(queue, id),
+            Some(&PREVIOUS_VERSION) => previous_token(queue, id, native),
+            _ => content.token(queue, id),
         };
         if handle.token() != token {
-            return Err(MessagingError::invalid_receipt("it was not issued like this"));
+            return Err(MessagingError::invalid_receipt("its token does not match its content"));
         }
-        Ok(ticket)
+        Ok(content)
     }
 
     fn decode(native: &[u8]) -> Option<Self> {
@@ -74,8 +75,8 @@ impl Ticket {
         let (ends_at, rest) = rest.split_first_chunk::<8>()?;
         let (set_at, receipt) = match *version {
             VERSION => rest.split_first_chunk::<8>()?,
-            // Any other receipt of its lease was set later.
-            VERSION_BEFORE => (&[0; 8], rest),
+            // Every other receipt of the lease is later.
+            PREVIOUS_VERSION => (&[0; 8], rest),
             _ => return None,
         };
         let time = |bytes: &[u8; 8]| Timestamp::from_micros(i64::from_be_bytes(*bytes));
@@ -88,8 +89,8 @@ impl Ticket {
     }
 }
 
-/// The token of a receipt of the version before: derived from all that it says.
-fn token_before(queue: &QueueName, id: MessageId, native: &[u8]) -> LeaseToken {
+/// The token of a receipt of the previous version, derived from its whole content.
+fn previous_token(queue: &QueueName, id: MessageId, native: &[u8]) -> LeaseToken {
     let mut all = id.as_uuid().as_bytes().to_vec();
     all.extend(queue.as_str().as_bytes());
     all.push(0);
@@ -101,39 +102,40 @@ fn token_before(queue: &QueueName, id: MessageId, native: &[u8]) -> LeaseToken {
 mod tests {
     use super::*;
 
-    /// Issued by the version before for a message in the queue `q`.
-    const BEFORE: &str = "pr1.A3NxcwFxAYkKXayWd0u8zrMCCZqAVwRXG3I_1lFCtWKWkf5LPngBAQEAAAAAAAAATUFRRUIvKz0D0KqP";
+    /// A receipt of the previous version for a message of the queue `q`.
+    const PREVIOUS: &str = "pr1.A3NxcwFxAYkKXayWd0u8zrMCCZqAVwRXG3I_1lFCtWKWkf5LPngBAQEAAAAAAAAATUFRRUIvKz0D0KqP";
 
     #[test]
-    fn a_receipt_of_the_version_before_is_still_read() {
-        let handle: ReceiptHandle = BEFORE.parse().unwrap();
+    fn a_receipt_of_the_previous_version_is_read() {
+        let handle: ReceiptHandle = PREVIOUS.parse().unwrap();
         let at = Timestamp::from_micros;
-        let ticket = Ticket { side: Side::Fifo, ends_at: at(77), set_at: Timestamp::EPOCH, receipt: "AQEB/+=".into() };
-        assert_eq!(Ticket::read(&handle).unwrap(), ticket);
+        let content =
+            ReceiptContent { side: Side::Fifo, ends_at: at(77), set_at: Timestamp::EPOCH, receipt: "AQEB/+=".into() };
+        assert_eq!(ReceiptContent::read(&handle).unwrap(), content);
         let other = LeaseToken(handle.token().0 ^ 1);
         let made_up =
             ReceiptHandle::new(PROVIDER, handle.queue().clone(), handle.message_id(), other, handle.native().clone());
-        assert!(Ticket::read(&made_up).is_err());
+        assert!(ReceiptContent::read(&made_up).is_err());
     }
 
     #[test]
-    fn a_receipt_says_where_the_message_is_and_when_its_lease_ends() {
+    fn a_receipt_survives_a_round_trip_and_names_one_delivery() {
         let queue = QueueName::new("q").unwrap();
         for side in [Side::Standard, Side::Fifo] {
             let at = Timestamp::from_micros;
-            let ticket = Ticket { side, ends_at: at(77), set_at: at(7), receipt: "AQEB/+=".into() };
-            let handle = ticket.issue(&queue, MessageId::generate());
+            let content = ReceiptContent { side, ends_at: at(77), set_at: at(7), receipt: "AQEB/+=".into() };
+            let handle = content.issue(&queue, MessageId::generate());
             let text = handle.to_string();
-            assert_eq!(Ticket::read(&text.parse().unwrap()).unwrap(), ticket);
+            assert_eq!(ReceiptContent::read(&text.parse().unwrap()).unwrap(), content);
             let other = QueueName::new("other").unwrap();
             let moved =
                 ReceiptHandle::new(PROVIDER, other, handle.message_id(), handle.token(), handle.native().clone());
-            assert!(Ticket::read(&moved).is_err());
-            let extended = Ticket { ends_at: at(777), set_at: at(70), ..ticket.clone() };
+            assert!(ReceiptContent::read(&moved).is_err());
+            let extended = ReceiptContent { ends_at: at(777), set_at: at(70), ..content.clone() };
             let goes_on = extended.issue(&queue, handle.message_id());
-            assert_eq!(Ticket::read(&goes_on).unwrap(), extended);
+            assert_eq!(ReceiptContent::read(&goes_on).unwrap(), extended);
             assert_eq!(goes_on.token(), handle.token(), "it is the same lease");
-            let again = Ticket { receipt: "AQEC".into(), ..ticket };
+            let again = ReceiptContent { receipt: "AQEC".into(), ..content };
             assert_ne!(again.issue(&queue, handle.message_id()).token(), handle.token(), "it is another delivery");
         }
     }

@@ -1,7 +1,7 @@
-//! Which rights are missing, found out without doing anything.
+//! Finds missing permissions without any effect.
 //!
-//! Each question is one that SQS cannot carry out, like a batch of no messages or a receipt that nobody has, or one whose
-//! answer is already true. Who lacks the right is told that instead of what is wrong with the question.
+//! Each call is one that SQS must refuse, such as an empty batch or an invalid receipt, or one that changes nothing. SQS
+//! checks the permission first, so a missing one is reported instead of the invalid input.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -15,13 +15,13 @@ use crate::error::Failure;
 use crate::names::{Side, WireName};
 use crate::store::Shared;
 
-/// No message has it.
+/// An invalid receipt.
 const NO_RECEIPT: &str = "postrider-doctor";
 
-/// So many queues are named in a finding.
-const MOST_NAMED: usize = 5;
+/// Maximum number of queues named in a finding.
+const MAX_NAMED: usize = 5;
 
-/// Something that an identity may be allowed to do.
+/// A permission of an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Right {
     ListQueues,
@@ -36,27 +36,27 @@ pub(crate) enum Right {
 }
 
 impl Right {
-    /// What cannot be done without it.
+    /// Describes what fails without it.
     fn is_needed_for(self) -> &'static str {
         match self {
-            Self::ListQueues => "queues cannot be listed, and the doctor sees none",
+            Self::ListQueues => "queues cannot be listed, and `postrider doctor` checks none",
             Self::GetQueueUrl => "the queues cannot be used at all",
-            Self::GetQueueAttributes => "they have no statistics, and none can be created",
-            Self::CreateQueue => "no queue can be created, nor the FIFO side of one by its first key",
-            Self::SendMessage => "nothing can be sent there, and no retry or dead letter be written",
-            Self::ReceiveMessage => "nothing can be received there",
-            Self::DeleteMessage => "what was handled there cannot be removed and is delivered again",
-            Self::ChangeMessageVisibility => "no lease there can be extended or given back, and nothing be retried",
-            Self::ListQueueTags => "a pause of the queue is not noticed",
+            Self::GetQueueAttributes => "they have no statistics, and no queue can be created",
+            Self::CreateQueue => "no queue can be created, nor a FIFO queue by the first message with a key",
+            Self::SendMessage => "no message can be sent there, and no retry or dead letter can be stored",
+            Self::ReceiveMessage => "no message can be received there",
+            Self::DeleteMessage => "acknowledged messages cannot be removed and are delivered again",
+            Self::ChangeMessageVisibility => "leases cannot be extended or released, and messages cannot be retried",
+            Self::ListQueueTags => "a pause of the queue has no effect",
         }
     }
 }
 
-/// The rights that were found missing, each with the queues and with what SQS said.
+/// The missing permissions, each with the queues and SQS's error.
 #[derive(Debug, Default)]
-pub(crate) struct Lacking(BTreeMap<Right, (Vec<String>, String)>);
+pub(crate) struct MissingRights(BTreeMap<Right, (Vec<String>, String)>);
 
-impl Lacking {
+impl MissingRights {
     pub(crate) fn add(&mut self, right: Right, queue: impl Into<Option<String>>, why: impl ToString) {
         let (queues, _) = self.0.entry(right).or_insert_with(|| (Vec::new(), why.to_string()));
         queues.extend(queue.into());
@@ -64,21 +64,21 @@ impl Lacking {
 
     pub(crate) fn into_findings(self) -> impl Iterator<Item = Finding> {
         self.0.into_iter().map(|(right, (queues, why))| {
-            let named: Vec<_> = queues.iter().take(MOST_NAMED).map(|queue| format!("'{queue}'")).collect();
-            let on = match queues.len().saturating_sub(MOST_NAMED) {
+            let named: Vec<_> = queues.iter().take(MAX_NAMED).map(|queue| format!("'{queue}'")).collect();
+            let on = match queues.len().saturating_sub(MAX_NAMED) {
                 _ if queues.is_empty() => String::new(),
                 0 => format!(" on {}", named.join(", ")),
                 more => format!(" on {} and {more} more", named.join(", ")),
             };
             let found = format!("sqs:{right:?} is not possible{on}: {}; {why}", right.is_needed_for());
-            let fix = format!("allow sqs:{right:?} for this identity, or leave to others what needs it");
+            let fix = format!("allow sqs:{right:?} for this identity, or use another identity for these operations");
             Finding::new("permissions", Severity::Warning, found, fix)
         })
     }
 }
 
 impl Shared {
-    /// The rights that are missing on the messages of a queue.
+    /// Returns the missing permissions on the messages of a queue.
     pub(crate) async fn denied_on_messages(&self, url: &str) -> impl Iterator<Item = (Right, Failure)> {
         let client = &self.calls.client;
         let (send, receive, delete, hide) = tokio::join!(
@@ -99,7 +99,7 @@ impl Shared {
         asked.into_iter().filter_map(|(right, denied)| Some((right, denied?)))
     }
 
-    /// Why a queue may not be created, by one that is there: to create it again changes nothing.
+    /// Returns the failure if queues may not be created. Tries it on an existing queue, which changes nothing.
     pub(crate) async fn denied_to_create(&self, name: &WireName, side: Side) -> Option<Failure> {
         self.is_denied(|| {
             let create = self.calls.client.create_queue().queue_name(name.as_str());

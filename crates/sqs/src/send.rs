@@ -1,4 +1,4 @@
-//! Sends.
+//! Sends: chooses the side of each message, reserves dedup keys, and stores messages and copies.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,45 +10,45 @@ use postrider_core::{MessageId, MessagingError, QueueName, RowResults};
 
 use crate::calls::Rows;
 use crate::codec::Outgoing;
-use crate::dedup::{self, Sending, Turn};
+use crate::dedup::{self, KeyReservation, SendAction};
 use crate::error::{BEHIND, Failure};
 use crate::names::Side;
 use crate::store::Shared;
 
-/// A message that is ready to go.
+/// An encoded message.
 struct Ready {
     row: usize,
     id: MessageId,
     outgoing: Outgoing,
-    sending: Option<Sending>,
+    sending: Option<KeyReservation>,
 }
 
-type Place = (QueueName, Side);
+type QueueSide = (QueueName, Side);
 
-/// Which side of a queue a message belongs to.
+/// The side of a queue for a message.
 fn side_of(stored: &Stored, queue: &QueueName) -> Side {
     let has_key = stored.ordering_key.is_some() || stored.dedup_key.is_some();
     if has_key && !queue.holds_dead_letters() { Side::Fifo } else { Side::Standard }
 }
 
 impl Shared {
-    /// Stores messages. Rows with a dedup key that somebody is sending with at this moment wait for that, and so do those
-    /// behind them with the same ordering key.
+    /// Sends a batch. A row whose dedup key is being sent by another call waits for it, and so do the rows behind it with the
+    /// same ordering key.
     pub(crate) async fn send_rows(&self, rows: &[SendRow]) -> RowResults<MessageId> {
         let mut results: Vec<Option<Result<MessageId, MessagingError>>> = rows.iter().map(|_| None).collect();
         let mut pending: Vec<usize> = (0..rows.len()).collect();
-        let line = |row: usize| rows[row].message.ordering_key.as_ref().map(|key| (&rows[row].queue, key));
-        let mut broken = HashSet::new();
-        let mut urls: HashMap<Place, Result<String, MessagingError>> = HashMap::new();
+        let key_of = |row: usize| rows[row].message.ordering_key.as_ref().map(|key| (&rows[row].queue, key));
+        let mut failed_keys = HashSet::new();
+        let mut urls: HashMap<QueueSide, Result<String, MessagingError>> = HashMap::new();
         while !pending.is_empty() {
-            let (mut ready, mut waiting): (HashMap<Place, Vec<Ready>>, Vec<_>) = (HashMap::new(), Vec::new());
-            let mut halted = HashSet::new();
+            let (mut ready, mut waiting): (HashMap<QueueSide, Vec<Ready>>, Vec<_>) = (HashMap::new(), Vec::new());
+            let mut waiting_keys = HashSet::new();
             for row in pending.drain(..) {
-                if line(row).is_some_and(|line| broken.contains(&line)) {
+                if key_of(row).is_some_and(|key| failed_keys.contains(&key)) {
                     results[row] = Some(Err(MessagingError::busy(BEHIND)));
                     continue;
                 }
-                if line(row).is_some_and(|line| halted.contains(&line)) {
+                if key_of(row).is_some_and(|key| waiting_keys.contains(&key)) {
                     waiting.push((row, None));
                     continue;
                 }
@@ -58,42 +58,42 @@ impl Shared {
                     continue;
                 }
                 let mut stored = Stored::new(message, self.clock.now());
-                let place = (queue.clone(), side_of(&stored, queue));
-                if !urls.contains_key(&place) {
-                    urls.insert(place.clone(), self.url_to_send(queue, place.1).await);
+                let queue_side = (queue.clone(), side_of(&stored, queue));
+                if !urls.contains_key(&queue_side) {
+                    urls.insert(queue_side.clone(), self.url_to_send(queue, queue_side.1).await);
                 }
-                let turn = match (&urls[&place], &message.dedup_key) {
+                let reservation = match (&urls[&queue_side], &message.dedup_key) {
                     (Err(error), _) => {
                         results[row] = Some(Err(error.clone()));
                         continue;
                     }
                     (Ok(_), None) => None,
-                    (Ok(url), Some(key)) => match dedup::turn(url, key, message.id) {
-                        Turn::Taken(first) => {
+                    (Ok(url), Some(key)) => match dedup::reserve(url, key, message.id) {
+                        SendAction::Taken(first) => {
                             results[row] = Some(Ok(first));
                             continue;
                         }
-                        Turn::Full => {
-                            results[row] = Some(Err(dedup::full()));
-                            broken.extend(line(row));
+                        SendAction::Full => {
+                            results[row] = Some(Err(dedup::full_error()));
+                            failed_keys.extend(key_of(row));
                             continue;
                         }
-                        Turn::Wait(other) => {
+                        SendAction::Wait(other) => {
                             waiting.push((row, Some(other)));
-                            halted.extend(line(row));
+                            waiting_keys.extend(key_of(row));
                             continue;
                         }
-                        Turn::Send(sending) => Some(sending),
+                        SendAction::Send(sending) => Some(sending),
                     },
                 };
-                if let Some(sending) = &turn {
+                if let Some(sending) = &reservation {
                     stored.id = sending.id;
                 }
-                let earlier = turn.as_ref().and_then(Sending::earlier);
-                match earlier.map_or_else(|| Outgoing::new(&stored, place.1, true), Ok) {
+                let earlier = reservation.as_ref().and_then(KeyReservation::earlier);
+                match earlier.map_or_else(|| Outgoing::new(&stored, queue_side.1, true), Ok) {
                     Ok(outgoing) => {
-                        let next = Ready { row, id: stored.id, outgoing, sending: turn };
-                        ready.entry(place).or_default().push(next);
+                        let next = Ready { row, id: stored.id, outgoing, sending: reservation };
+                        ready.entry(queue_side).or_default().push(next);
                     }
                     Err(error) => results[row] = Some(Err(error)),
                 }
@@ -105,13 +105,13 @@ impl Shared {
             });
             for (row, result) in join_all(sends).await.into_iter().flatten() {
                 if result.is_err() {
-                    broken.extend(line(row));
+                    failed_keys.extend(key_of(row));
                 }
                 results[row] = Some(result);
             }
             for (row, other) in waiting {
                 if let Some(mut other) = other {
-                    // Nothing is ever sent: this is the end of the other's send.
+                    // Nothing is ever sent: the channel closes at the end of the other send.
                     while other.changed().await.is_ok() {}
                 }
                 pending.push(row);
@@ -121,7 +121,7 @@ impl Shared {
         results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
     }
 
-    /// Puts messages into one side of a queue. A queue that was deleted since it was last used is made again, if it may be.
+    /// Stores messages in one side of a queue. Creates a deleted queue again, if `create_queues` is set.
     pub(crate) async fn store(&self, queue: &QueueName, side: Side, outgoing: Vec<Outgoing>) -> Rows<()> {
         let none = |error: &MessagingError, count: usize| -> Rows<()> {
             (0..count).map(|_| Err(Failure::Known(error.clone()))).collect()
@@ -135,20 +135,20 @@ impl Shared {
         if !answers.iter().any(is_missing) {
             return answers;
         }
-        self.urls.gone(queue, side);
+        self.urls.forget_deleted(queue, side);
         let missing: Vec<usize> = (0..answers.len()).filter(|row| is_missing(&answers[*row])).collect();
         let again = missing.iter().map(|row| outgoing[*row].clone()).collect();
-        let anew = match self.url_to_send(queue, side).await {
+        let retried = match self.url_to_send(queue, side).await {
             Ok(url) => self.calls.send(&url, again).await,
             Err(error) => none(&error, missing.len()),
         };
-        for (row, answer) in missing.into_iter().zip(anew) {
+        for (row, answer) in missing.into_iter().zip(retried) {
             answers[row] = answer;
         }
         answers
     }
 
-    /// Puts copies of messages into a queue, each on its side.
+    /// Stores copies of messages in a queue, each on its side.
     pub(crate) async fn store_copies(&self, queue: &QueueName, copies: &[Stored]) -> RowResults<()> {
         let mut results: RowResults<()> = copies.iter().map(|_| Ok(())).collect();
         for side in [Side::Standard, Side::Fifo] {
@@ -175,7 +175,7 @@ impl Shared {
 
 fn end(queue: &QueueName, ready: Ready, answer: Result<(), Failure>) -> (usize, Result<MessageId, MessagingError>) {
     match &answer {
-        Ok(()) => ready.sending.into_iter().for_each(Sending::done),
+        Ok(()) => ready.sending.into_iter().for_each(KeyReservation::done),
         Err(Failure::Unknown(_)) => {
             ready.sending.into_iter().for_each(|sending| sending.unknown(ready.outgoing.clone()))
         }

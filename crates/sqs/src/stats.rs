@@ -1,4 +1,4 @@
-//! What queues hold.
+//! Counts the messages of a queue.
 
 use aws_sdk_sqs::types::QueueAttributeName;
 use postrider_core::{Measured, MessagingError, QueueName, QueueStats};
@@ -7,14 +7,14 @@ use crate::names::Side;
 use crate::store::Shared;
 
 impl Shared {
-    /// What both sides of a queue hold, by SQS's own approximate counts.
+    /// Returns the counts of both sides of a queue, which are SQS's approximate ones.
     pub(crate) async fn stats(&self, queue: &QueueName) -> Result<QueueStats, MessagingError> {
         let (mut ready, mut in_flight, mut delayed) = (0, 0, 0);
         for (side, url) in self.sides(queue).await? {
             let attributes = match self.attributes(queue, &url).await {
                 Ok(attributes) => attributes,
                 Err(MessagingError::QueueNotFound { .. }) => {
-                    self.urls.gone(queue, side);
+                    self.urls.forget_deleted(queue, side);
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -34,9 +34,9 @@ impl Shared {
             in_flight: Measured::Approximate(in_flight),
             delayed: Measured::Approximate(delayed),
             dead: Measured::Approximate(dead),
-            // Only CloudWatch knows.
+            // Only CloudWatch reports it.
             oldest_age: Measured::Unknown,
-            paused: self.look_whether_paused(&queue.origin()).await?,
+            paused: self.read_paused(&queue.origin()).await?,
         })
     }
 
@@ -46,7 +46,7 @@ impl Shared {
         let attributes = match self.attributes(&dead, &url).await {
             Ok(attributes) => attributes,
             Err(MessagingError::QueueNotFound { .. }) => {
-                self.urls.gone(&dead, Side::Standard);
+                self.urls.forget_deleted(&dead, Side::Standard);
                 return Ok(0);
             }
             Err(error) => return Err(error),

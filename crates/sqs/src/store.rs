@@ -1,4 +1,4 @@
-//! What all connections to one place share.
+//! A store: what all connections to one endpoint and prefix share.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -17,7 +17,7 @@ use crate::queues::Urls;
 use crate::url::SqsUrl;
 use crate::{SqsProvider, capabilities, connect};
 
-/// Queues of SQS, or of something that speaks its protocol. Clones are the same store.
+/// Queues of SQS or of an endpoint with its protocol. Clones are the same store.
 #[derive(Debug, Clone)]
 pub struct SqsStore {
     pub(crate) shared: Arc<Shared>,
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) names: Names,
     pub(crate) urls: Urls,
     pub(crate) pauses: Pauses,
-    /// Counts receives, so that neither side of a queue is always looked at first.
+    /// Counts receives, so that neither side of a queue is always polled first.
     pub(crate) turns: AtomicUsize,
     credentials: Option<SharedCredentialsProvider>,
     pub(crate) options: SqsOptions,
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The access key that calls are signed with; why there is none, when there is none.
+    /// Returns the access key that signs calls, or the reason why there is none.
     pub(crate) async fn credentials(&self) -> Result<String, String> {
         use aws_credential_types::provider::ProvideCredentials;
         match &self.credentials {
@@ -46,27 +46,27 @@ impl Shared {
                 Ok(credentials) => Ok(credentials.access_key_id().to_owned()),
                 Err(error) => Err(crate::error::chain(&error)),
             },
-            None => Err("the AWS environment, profile and role offer none".to_owned()),
+            None => Err("the AWS environment, profile and role have none".to_owned()),
         }
     }
 }
 
 impl SqsStore {
-    /// Opens the place that a URL names, `sqs://region[/prefix]` or `sqs+http://host:port[/prefix]`, with the credentials
-    /// of the environment, a profile or a role. Fails when nobody answers there.
+    /// Opens the store of a URL, `sqs://region[/prefix]` or `sqs+http://host:port[/prefix]`, with the credentials of the
+    /// environment, a profile or a role. Fails if SQS does not answer.
     pub fn open(url: &str, options: SqsOptions) -> BoxFuture<'_, Result<Self, MessagingError>> {
         Box::pin(async move {
             let store = Self::prepare(url, options).await?;
-            store.shared.look(Deadline::default()).await?;
+            store.shared.check_answers(Deadline::default()).await?;
             Ok(store)
         })
     }
 
-    /// The same without asking whether anybody is there.
+    /// As [`Self::open`], without the check that SQS answers.
     pub(crate) async fn prepare(url: &str, options: SqsOptions) -> Result<Self, MessagingError> {
         options.check()?;
-        let (place, clock) = (SqsUrl::parse(url)?, SqsClock::new());
-        let (client, credentials) = connect::build(&place, options.connect_timeout, Some(clock.clone())).await?;
+        let (url, clock) = (SqsUrl::parse(url)?, SqsClock::new());
+        let (client, credentials) = connect::build(&url, options.connect_timeout, Some(clock.clone())).await?;
         if client.config().region().is_none() {
             return Err(MessagingError::invalid(
                 "URL",
@@ -77,7 +77,7 @@ impl SqsStore {
         let shared = Shared {
             calls,
             clock,
-            names: Names::new(&place.prefix),
+            names: Names::new(&url.prefix),
             urls: Urls::default(),
             pauses: Pauses::default(),
             turns: AtomicUsize::new(0),
@@ -88,7 +88,7 @@ impl SqsStore {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// One more connection, in the sense of the contract: each is closed by itself.
+    /// Opens a connection; each is closed on its own.
     pub fn connect(&self) -> Result<SqsProvider, MessagingError> {
         Ok(SqsProvider(Provider::new(Connection::new(self.clone()))?))
     }

@@ -1,6 +1,6 @@
-//! How the driver reaches its server: HTTP/1.1, encrypted by the same rustls as every other connection.
+//! The HTTP client of the SDK: HTTP/1.1, with the same rustls as every other connection.
 //!
-//! The driver's own client can do more (HTTP/2, proxies, other kinds of TLS) and costs a program a megabyte.
+//! The SDK's own client has more features (HTTP/2, proxies, other TLS libraries) and adds a megabyte to a program.
 
 use std::error::Error;
 use std::fmt;
@@ -27,19 +27,19 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-/// What an error of a connection carries.
+/// The source of a connection error.
 type Cause = Box<dyn Error + Send + Sync>;
 
-/// Opens connections for a driver, each within the time that its settings allow.
+/// Provides the SDK's HTTP clients.
 #[derive(Clone)]
 pub(crate) struct Transport {
     connector: HttpsConnector<Tcp>,
-    /// A client for each pair of time-outs: SQS, and what gives credentials, have their own. The driver asks for one at
-    /// every request.
+    /// One client for each pair of time-outs: SQS and the credentials provider have different ones. The SDK requests a client
+    /// for every call.
     clients: Arc<Mutex<Vec<(Timeouts, SharedHttpConnector)>>>,
 }
 
-/// How long a connection and the beginning of an answer may take.
+/// Time limits of a connect and of the beginning of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Timeouts {
     connect: Option<Duration>,
@@ -49,7 +49,7 @@ struct Timeouts {
 impl Transport {
     pub(crate) fn new() -> Result<Self, MessagingError> {
         let mut roots = RootCertStore::empty();
-        // Without authorities the first encrypted connection fails, with an error that names the server.
+        // Without certificate authorities the first TLS connection fails, with an error that names the server.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -74,27 +74,26 @@ impl fmt::Debug for Transport {
 impl HttpClient for Transport {
     fn http_connector(&self, settings: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
         let timeouts = Timeouts { connect: settings.connect_timeout(), read: settings.read_timeout() };
-        // Held for a look only.
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, client)) = clients.iter().find(|(of, _)| *of == timeouts) {
             return client.clone();
         }
-        let timed = Timed { connector: self.connector.clone(), limit: timeouts.connect };
+        let timed = TimedConnector { connector: self.connector.clone(), limit: timeouts.connect };
         let client = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(timed);
-        let client = SharedHttpConnector::new(Exchange { client, read_timeout: timeouts.read });
+        let client = SharedHttpConnector::new(TimedClient { client, read_timeout: timeouts.read });
         clients.push((timeouts, client.clone()));
         client
     }
 }
 
-/// Opens a connection, its encryption included, in time.
+/// Opens connections, TLS included, within a time limit.
 #[derive(Clone)]
-struct Timed {
+struct TimedConnector {
     connector: HttpsConnector<Tcp>,
     limit: Option<Duration>,
 }
 
-impl Service<Uri> for Timed {
+impl Service<Uri> for TimedConnector {
     type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
     type Error = Cause;
     type Future = BoxFuture<'static, Result<Self::Response, Cause>>;
@@ -104,7 +103,7 @@ impl Service<Uri> for Timed {
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let place = to.authority().map(ToString::to_string).unwrap_or_default();
+        let address = to.authority().map(ToString::to_string).unwrap_or_default();
         let (opened, limit) = (self.connector.call(to), self.limit);
         Box::pin(async move {
             let opened = match limit {
@@ -113,27 +112,27 @@ impl Service<Uri> for Timed {
                     Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {limit:?}")).into())
                 }),
             };
-            opened.map_err(|source| Unopened { place, source }.into())
+            opened.map_err(|source| ConnectFailed { address, source }.into())
         })
     }
 }
 
-/// Where no connection could be opened, and why.
+/// A failed connect: the address and the source.
 #[derive(Debug, thiserror::Error)]
-#[error("{place}")]
-struct Unopened {
-    place: String,
+#[error("{address}")]
+struct ConnectFailed {
+    address: String,
     source: Cause,
 }
 
-/// Requests and their answers.
+/// A client with a time limit for answers.
 #[derive(Debug)]
-struct Exchange {
-    client: Client<Timed, SdkBody>,
+struct TimedClient {
+    client: Client<TimedConnector, SdkBody>,
     read_timeout: Option<Duration>,
 }
 
-impl HttpConnector for Exchange {
+impl HttpConnector for TimedClient {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let request: Request<SdkBody> = match request.try_into_http1x() {
             Ok(request) => request,

@@ -1,4 +1,4 @@
-//! An operator closes all connections again and again, with the broker's own tool.
+//! Storms while `rabbitmqctl` closes all connections in a loop.
 
 use std::sync::Mutex;
 
@@ -7,7 +7,7 @@ use postrider_rabbitmq::RabbitmqStore;
 
 use crate::{is_long, manage, options, prefix, setting, url};
 
-/// A virtual host of the test's own, which nobody else is connected to.
+/// A virtual host that only this test is connected to.
 struct Vhost(String);
 
 impl Vhost {
@@ -23,7 +23,7 @@ impl Vhost {
         url.into()
     }
 
-    /// Closes every connection to it, and answers how many there were.
+    /// Closes every connection to it, and returns how many there were.
     async fn close_all_connections(&self) -> usize {
         let mut tool = tokio::process::Command::new(setting("POSTRIDER_RABBITMQCTL"));
         tool.args(["close_all_connections", "--vhost", &self.0, "an operator said so"]).kill_on_drop(true);
@@ -50,7 +50,7 @@ async fn connections_that_an_operator_closes_in_a_loop_lose_nothing() {
         let store = store.clone();
         async move { store.connect().await }
     };
-    // On a busy machine the operator's tool takes longer to start than a storm takes to pass.
+    // On a busy machine `rabbitmqctl` may take longer to start than a storm takes to end.
     for storms in 1.. {
         let closing = async {
             loop {

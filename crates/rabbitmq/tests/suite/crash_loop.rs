@@ -1,4 +1,4 @@
-//! A message that kills whoever takes it.
+//! A message that kills every worker that receives it.
 
 use std::time::Duration;
 
@@ -9,27 +9,27 @@ use tokio::time::Instant;
 
 use crate::{connect_with, options, prefix, soon};
 
-/// Names the queue for the process that is to die.
+/// Variable with the queue of the process that the test kills.
 const VICTIM_OF: &str = "POSTRIDER_TEST_VICTIM_OF";
 
-/// So many deliveries are allowed.
+/// Delivery limit of the test.
 const LIMIT: u32 = 3;
 
 fn taking() -> ReceiveOptions {
     ReceiveOptions::default().max_receive_count(LIMIT).visibility(Duration::from_secs(600))
 }
 
-/// Waits until so many messages are ready.
+/// Waits until `count` messages are ready.
 async fn ready(provider: &RabbitmqProvider, queue: &QueueName, count: u64) {
     let end = Instant::now() + Duration::from_secs(30);
     while provider.queue_stats(queue, soon()).await.unwrap().ready.value() != Some(count) {
-        assert!(Instant::now() < end, "{count} messages are to be ready");
+        assert!(Instant::now() < end, "{count} messages should be ready");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test]
-async fn a_message_that_kills_its_workers_is_given_up_at_its_limit() {
+async fn a_message_that_kills_its_workers_is_dead_lettered_at_its_limit() {
     for key in [None, Some("k")] {
         let (provider, queue) = (connect_with(options()).await, QueueName::new(format!("{}_loop", prefix())).unwrap());
         let mut message = Message::new("poison");
@@ -52,7 +52,7 @@ async fn a_message_that_kills_its_workers_is_given_up_at_its_limit() {
     }
 }
 
-/// The other process. As a test of its own it does nothing.
+/// Runs in the other process; does nothing as a test of its own.
 #[tokio::test]
 async fn takes_a_message_for_ever() {
     let Ok(queue) = std::env::var(VICTIM_OF) else { return };

@@ -1,4 +1,4 @@
-//! The way to the broker fails, and nothing that was accepted is lost.
+//! Network faults between client and broker: no accepted message is lost.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn a_broker_that_is_away_for_seconds_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_told_as_an_unknown_outcome() {
+async fn a_lost_answer_is_reported_as_an_unknown_outcome() {
     let proxy = FaultProxy::before(&url()).await.unwrap();
     let provider = RabbitmqStore::new(&proxy.url(), options()).unwrap().connect().await.unwrap();
     let told = lost_answers_are_told(&proxy, &provider).await.unwrap();

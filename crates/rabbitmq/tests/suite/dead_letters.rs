@@ -1,4 +1,4 @@
-//! Many dead letters at once, beside a worker that rejects them again.
+//! Many dead letters, with a worker that rejects them again.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use postrider_rabbitmq::{RabbitmqOptions, RabbitmqProvider};
 
 use crate::{connect_with, options, prefix, soon};
 
-/// More than a redrive or a hold takes at a time, twice over.
+/// More than twice the messages of one chunk of a redrive or a hold.
 const MANY: usize = 1200;
 
-/// Long enough for all of them.
+/// A deadline that is long enough for all of them.
 fn later() -> Deadline {
     Deadline::after(Duration::from_secs(300))
 }
 
-/// Rejects what comes until nothing has come for a while, and answers how many those were.
+/// Rejects messages until none arrives for a while, and returns how many there were.
 async fn reject_all(worker: &RabbitmqProvider, queue: &QueueName) -> usize {
     let options = ReceiveOptions::batch(100).visibility(Duration::from_secs(300)).wait(Duration::from_secs(3));
     let mut rejected = 0;
@@ -37,7 +37,7 @@ async fn reject_all(worker: &RabbitmqProvider, queue: &QueueName) -> usize {
     }
 }
 
-/// Every dead letter, page by page.
+/// Lists all dead letters, page by page.
 async fn list(provider: &RabbitmqProvider, queue: &QueueName) -> Vec<MessageId> {
     let (mut all, mut query) = (Vec::new(), DeadLetterQuery { limit: 250, ..DeadLetterQuery::default() });
     loop {
@@ -51,7 +51,7 @@ async fn list(provider: &RabbitmqProvider, queue: &QueueName) -> Vec<MessageId> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn letters_that_die_again_while_they_are_redriven_are_all_there_once() {
+async fn letters_that_are_rejected_again_during_a_redrive_are_all_there_once() {
     let (provider, worker) = (connect_with(options()).await, connect_with(options()).await);
     let queue = QueueName::new(format!("{}_again", prefix())).unwrap();
     let mut sent = HashSet::new();
@@ -67,7 +67,7 @@ async fn letters_that_die_again_while_they_are_redriven_are_all_there_once() {
         let redriving = provider.redrive_dead_letters(&queue, &redrive, later());
         let (report, rejected) = tokio::join!(redriving, reject_all(&worker, &queue));
         assert_eq!(report.unwrap().redriven.iter().copied().collect::<HashSet<_>>(), sent);
-        // The worker may have seen nothing for a while before the redrive's end.
+        // The worker may have stopped before the redrive ended.
         assert_eq!(rejected + reject_all(&worker, &queue).await, MANY);
     }
     let (first, second) = (list(&provider, &queue).await, list(&provider, &queue).await);
@@ -79,7 +79,7 @@ async fn letters_that_die_again_while_they_are_redriven_are_all_there_once() {
 }
 
 #[tokio::test]
-async fn an_edit_with_headers_that_fit_into_no_frame_is_refused_and_ends_no_connection() {
+async fn an_edit_with_headers_too_large_for_a_frame_is_refused_and_keeps_the_connection() {
     let limits = Limits { max_header_bytes: 1 << 20, ..Limits::default() };
     let provider = connect_with(RabbitmqOptions { limits, ..options() }).await;
     let queue = QueueName::new(format!("{}_edit", prefix())).unwrap();
@@ -97,7 +97,7 @@ async fn an_edit_with_headers_that_fit_into_no_frame_is_refused_and_ends_no_conn
     let edit = DeadLetterEdit { headers: Some(headers), ..DeadLetterEdit::default() };
     let error = provider.edit_dead_letter(&queue, id, edit, soon()).await.unwrap_err();
     assert!(matches!(&error, MessagingError::InvalidInput { .. }) && error.to_string().contains("1400"), "{error:?}");
-    // A lease goes with its connection.
+    // The lease would be lost with its connection.
     provider.ack_message(&other, held, soon()).await.unwrap();
     let letter = provider.get_dead_letter(&queue, id, soon()).await.unwrap();
     assert_eq!((letter.revision, letter.headers.len()), (0, 0));

@@ -19,7 +19,7 @@ async fn a_delayed_message_arrives_once() {
     }
     let mut missing = seen.len();
     let mut last = None;
-    // One more when all are there, with the longest delay: what would come twice has come before it.
+    // When all have arrived, one more with the longest delay: a duplicate would arrive before it.
     while last.is_none_or(|last| seen[&last] == 0) {
         let options = ReceiveOptions::batch(100).wait(Duration::from_secs(30));
         let received = provider.receive_messages(&queue, &options, soon()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What an examination finds.
+//! Findings of `postrider doctor`.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn about<'f>(findings: &'f [Finding], name: &str) -> Vec<&'f Finding> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_policy_that_drops_dead_letters_is_a_problem_as_long_as_it_is_there() {
+async fn a_policy_that_drops_dead_letters_is_a_problem_as_long_as_it_exists() {
     let provider = connect_with(options()).await;
     let queue = QueueName::new(format!("{}_policy", prefix())).unwrap();
     provider.ensure_queue(&queue, soon()).await.unwrap();
@@ -28,7 +28,7 @@ async fn a_policy_that_drops_dead_letters_is_a_problem_as_long_as_it_is_there() 
     let policy = json!({"pattern": format!("^{dead}$"), "definition": {"max-length": 10}, "apply-to": "queues"});
     manage_with("PUT", &path, &policy.to_string()).await;
     let of_policy = async |is_there: bool| {
-        // The broker applies a policy in its own time.
+        // The broker applies a policy asynchronously.
         for _ in 0..200 {
             let findings = examine(options()).await;
             let found: Vec<_> = about(&findings, dead.as_str()).into_iter().cloned().collect();
@@ -42,14 +42,14 @@ async fn a_policy_that_drops_dead_letters_is_a_problem_as_long_as_it_is_there() 
     let found = of_policy(true).await;
     assert_eq!((found[0].check, found[0].severity), ("policies", Severity::Problem), "{found:?}");
     assert!(found[0].found.contains("beyond 10 messages the oldest messages are lost"), "{found:?}");
-    assert!(found[0].fix.as_ref().unwrap().contains(&format!("let the policy '{queue}'")), "{found:?}");
+    assert!(found[0].fix.as_ref().unwrap().contains(&format!("from the policy '{queue}'")), "{found:?}");
     manage("DELETE", &path).await;
     of_policy(false).await;
     provider.delete_queue(&queue, soon()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_postrider_makes_is_fine_and_another_kind_of_queue_is_not() {
+async fn queues_that_postrider_declares_are_fine_and_another_type_of_queue_is_not() {
     let provider = connect_with(options()).await;
     let queue = QueueName::new(format!("{}_own", prefix())).unwrap();
     let messages = vec![
@@ -74,7 +74,7 @@ async fn what_postrider_makes_is_fine_and_another_kind_of_queue_is_not() {
 
     let fewer = RabbitmqOptions { partitions: 2, ..options() };
     let unread = mine(&examine(fewer).await);
-    assert!(unread.iter().any(|finding| finding.found.contains("nobody reads the partitions 2, 3")), "{unread:#?}");
+    assert!(unread.iter().any(|finding| finding.found.contains("no worker reads the partitions 2, 3")), "{unread:#?}");
     let classic = RabbitmqOptions { queue_type: postrider_rabbitmq::QueueType::Classic, ..options() };
     let other = mine(&examine(classic).await);
     assert!(other.iter().any(|finding| finding.check == "queue type" && finding.severity == Severity::Warning));
@@ -82,7 +82,7 @@ async fn what_postrider_makes_is_fine_and_another_kind_of_queue_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_way_that_somebody_took_away_is_a_problem() {
+async fn a_deleted_binding_is_a_problem() {
     let provider = connect_with(options()).await;
     let queue = QueueName::new(format!("{}_way", prefix())).unwrap();
     provider.send_message(&queue, Message::new("x").delay(Duration::from_secs(3600)), soon()).await.unwrap();
@@ -97,7 +97,7 @@ async fn a_way_that_somebody_took_away_is_a_problem() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_without_rights_and_a_silent_management_interface_are_told() {
+async fn a_user_without_rights_and_an_unreachable_management_interface_are_reported() {
     let user = prefix();
     let made = json!({"password": "x7", "tags": ""}).to_string();
     manage_with("PUT", &format!("/api/users/{user}"), &made).await;
@@ -106,7 +106,7 @@ async fn a_user_without_rights_and_a_silent_management_interface_are_told() {
     let mut other = url::Url::parse(&url()).unwrap();
     other.set_username(&user).unwrap();
     other.set_password(Some("x7")).unwrap();
-    // Nobody listens on that port.
+    // No server listens on that port.
     let silent = RabbitmqOptions { management_url: Some("http://127.0.0.1:1".to_owned()), ..options() };
     let findings = RabbitmqStore::examine(other.as_str(), silent, soon()).await.unwrap();
     manage("DELETE", &format!("/api/users/{user}")).await;
@@ -119,14 +119,14 @@ async fn a_user_without_rights_and_a_silent_management_interface_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_is_not_there_is_a_problem_and_a_url_that_is_none_an_error() {
+async fn an_unreachable_broker_is_a_problem_and_an_invalid_url_an_error() {
     let findings = RabbitmqStore::examine("amqp://127.0.0.1:1", options(), soon()).await.unwrap();
     assert_eq!((findings.len(), findings[0].check, findings[0].severity), (1, "connection", Severity::Problem));
     RabbitmqStore::examine("amqp://host:port", options(), soon()).await.unwrap_err();
 }
 
 #[tokio::test]
-async fn who_is_not_let_in_is_told_who_and_where_and_what_to_do() {
+async fn a_refused_login_names_the_user_the_broker_and_the_remedy() {
     let right = url::Url::parse(&url()).unwrap();
     let place = format!("{}:{}", right.host_str().unwrap(), right.port().unwrap());
     let (mut password, mut vhost) = (right.clone(), right.clone());

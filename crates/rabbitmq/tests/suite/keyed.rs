@@ -1,4 +1,4 @@
-//! Messages with keys beside others who are at the same partition.
+//! Messages with keys, with other consumers on the same partition.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use tokio::time::Instant;
 
 use crate::{connect_with, options, prefix, soon, url};
 
-/// How long something may take that happens at once.
+/// Time limit of an event that normally happens at once.
 const LONG: Duration = Duration::from_secs(20);
 
 fn queue() -> QueueName {
     QueueName::new(format!("{}_keyed", prefix())).unwrap()
 }
 
-/// All keys in one partition.
+/// Options with all keys in one partition.
 fn one_partition() -> RabbitmqOptions {
     RabbitmqOptions { partitions: 1, ..options() }
 }
@@ -37,7 +37,7 @@ async fn take(provider: &RabbitmqProvider, queue: &QueueName, options: ReceiveOp
     received.into_iter().next().expect("a message")
 }
 
-/// Somebody else at the only partition of a queue, as another worker is.
+/// Another consumer on the only partition of a queue.
 struct Other {
     /// Kept open for the channel.
     _connection: Connection,
@@ -46,7 +46,7 @@ struct Other {
 }
 
 impl Other {
-    /// Waits behind those who are there, for up to `count` messages.
+    /// Registers a consumer behind the present ones, with the prefetch count `count`.
     async fn at(queue: &QueueName, count: u16) -> Self {
         let connection = Connection::connect(&url(), ConnectionProperties::default()).await.unwrap();
         let channel = connection.create_channel().await.unwrap();
@@ -64,7 +64,7 @@ impl Other {
 }
 
 #[tokio::test]
-async fn a_look_beside_a_worker_keeps_the_order() {
+async fn a_peek_beside_a_worker_keeps_the_order() {
     let (provider, orders) = (connect_with(one_partition()).await, queue());
     for body in ["1", "2", "3"] {
         send(&provider, &orders, "k", body).await;
@@ -76,25 +76,25 @@ async fn a_look_beside_a_worker_keeps_the_order() {
             let (provider, orders) = (provider.clone(), orders.clone());
             tokio::spawn(async move { provider.peek(&orders, 2, soon()).await.unwrap() })
         };
-        // The broker does not count those who wait, so this is a guess, and the order must hold either way.
+        // Waiting consumers cannot be observed, so the pause is a guess; the order must hold either way.
         tokio::time::sleep(Duration::from_millis(50) * turn).await;
         let mut behind = Other::at(&orders, 3).await;
         before.channel.close(200, "done".into()).await.unwrap();
         let seen = looking.await.unwrap();
         let came = [behind.next().await, behind.next().await, behind.next().await];
-        assert_eq!(came, ["1", "2", "3"], "after {} were looked at", seen.len());
+        assert_eq!(came, ["1", "2", "3"], "after {} were peeked at", seen.len());
         behind.channel.close(200, "done".into()).await.unwrap();
-        // A look that came too late, or was not served in time, shows nothing.
+        // A peek that came too late, or was not served in time, is empty.
         if !seen.is_empty() {
             provider.delete_queue(&orders, soon()).await.unwrap();
             return;
         }
     }
-    panic!("no look was served");
+    panic!("no peek was served");
 }
 
 #[tokio::test]
-async fn after_a_look_a_message_that_goes_back_stays_the_first() {
+async fn after_a_peek_a_returned_message_stays_the_first() {
     let (provider, orders) = (connect_with(one_partition()).await, queue());
     let unlimited = || ReceiveOptions::default().max_receive_count(1000);
     for body in ["1", "2", "3"] {
@@ -102,9 +102,9 @@ async fn after_a_look_a_message_that_goes_back_stays_the_first() {
     }
     let seen = provider.peek(&orders, 3, soon()).await.unwrap();
     let seen: Vec<_> = seen.iter().map(|peeked| peeked.body.as_ref()).collect();
-    assert_eq!(seen, [b"1"], "those behind it would overtake it when it goes back alone");
+    assert_eq!(seen, [b"1"], "the messages behind it would overtake it when it is returned alone");
     let received = provider.receive_messages(&orders, &unlimited(), soon()).await.unwrap();
-    assert_eq!(received.len(), 1, "a look that has ended hides nothing");
+    assert_eq!(received.len(), 1, "a peek that has ended hides nothing");
     drop(received);
     let worker = connect_with(one_partition()).await;
     let killed = take(&worker, &orders, unlimited()).await.into_receipt();
@@ -126,13 +126,13 @@ async fn after_a_look_a_message_that_goes_back_stays_the_first() {
             None => provider.ack_message(&orders, message, soon()).await.unwrap(),
         }
     }
-    // The look, the message that was dropped and the worker that ended count; those behind were never delivered.
+    // The peek, the dropped message and the closed worker count; the messages behind were never delivered.
     assert_eq!(counts, [4, 5, 6, 1, 1]);
     provider.delete_queue(&orders, soon()).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_worker_that_leaves_with_a_message_in_hand_keeps_the_order() {
+async fn a_worker_that_closes_with_a_leased_message_keeps_the_order() {
     let (admin, orders) = (connect_with(one_partition()).await, queue());
     for body in ["1", "2", "3"] {
         send(&admin, &orders, "k", body).await;
@@ -161,7 +161,7 @@ async fn every_partition_with_messages_gets_its_turn() {
         let message = take(&provider, &orders, ReceiveOptions::default()).await;
         seen.insert(message.envelope.ordering_key.as_ref().unwrap().as_str().to_owned());
         provider.ack_message(&orders, message, soon()).await.unwrap();
-        // Slow enough for the broker to hand over the partition's next message.
+        // Long enough for the broker to deliver the partition's next message.
         tokio::time::sleep(Duration::from_millis(60)).await;
         if seen.len() == keys.len() {
             break;
@@ -171,18 +171,18 @@ async fn every_partition_with_messages_gets_its_turn() {
     provider.delete_queue(&orders, soon()).await.unwrap();
 }
 
-/// The broker takes back what is held for longer than ten seconds, as far as the provider knows.
+/// Options with which the provider limits a lease and its retry to ten seconds together.
 fn ten_seconds() -> RabbitmqOptions {
     RabbitmqOptions { consumer_timeout: Duration::from_secs(130), ..one_partition() }
 }
 
 #[tokio::test]
-async fn a_retry_counts_what_the_message_was_held_before() {
+async fn the_longest_retry_delay_counts_the_time_of_the_lease() {
     let (provider, orders) = (connect_with(ten_seconds()).await, queue());
     send(&provider, &orders, "k", "x").await;
     let options = ReceiveOptions::default().visibility(Duration::from_secs(10));
     let message = take(&provider, &orders, options.clone()).await;
-    // The provider's clock tells how much of the broker's time for it is left.
+    // The provider computes the remaining time by tokio's clock.
     tokio::time::pause();
     tokio::time::advance(Duration::from_millis(3500)).await;
     tokio::time::resume();
@@ -192,7 +192,7 @@ async fn a_retry_counts_what_the_message_was_held_before() {
     assert!(matches!(&error, MessagingError::InvalidInput { .. }), "{error:?}");
     let text = error.to_string();
     assert!(text.contains("for at most") && !text.contains("at most 7 s"), "{text}");
-    // The lease is still there, and a shorter wait fits into it.
+    // The message is still leased, and a shorter delay fits.
     provider.nack_message(&orders, receipt, Nack::retry_after(Duration::from_millis(10)), soon()).await.unwrap();
     let again = take(&provider, &orders, options).await;
     assert_eq!(again.receive_count(), 2);
@@ -201,7 +201,7 @@ async fn a_retry_counts_what_the_message_was_held_before() {
 }
 
 #[tokio::test]
-async fn a_lease_after_a_wait_in_hand_ends_before_the_broker_takes_the_message_back() {
+async fn a_lease_of_a_delayed_message_ends_before_the_brokers_consumer_timeout() {
     let (provider, orders) = (connect_with(ten_seconds()).await, queue());
     let message = Message::new("x").ordering_key("k").unwrap().delay(Duration::from_secs(1));
     provider.send_message(&orders, message, soon()).await.unwrap();
@@ -221,7 +221,7 @@ async fn a_delayed_message_waits_once() {
     provider.send_message(&orders, message, soon()).await.unwrap();
     let mut message = take(&provider, &orders, ReceiveOptions::default()).await;
     assert_eq!(message.receive_count(), 1);
-    // A busy machine may take as long now and then; a message that waits again does every time.
+    // A busy machine may take as long once; a message whose delay is repeated takes as long every time.
     let mut took = delay;
     for delivery in 2..=5 {
         provider.nack_message(&orders, message, Nack::retry_after(Duration::ZERO), soon()).await.unwrap();
@@ -239,13 +239,13 @@ async fn a_delayed_message_waits_once() {
 }
 
 #[tokio::test]
-async fn after_an_acknowledgement_the_next_of_its_key_is_there_at_once() {
+async fn after_an_acknowledgement_the_next_message_of_the_key_is_ready_at_once() {
     let (provider, orders) = (connect_with(one_partition()).await, queue());
     for n in 0..20 {
         send(&provider, &orders, "k", &n.to_string()).await;
     }
     for n in 0..20 {
-        // Whoever asks without waiting takes an empty answer for an empty queue.
+        // A caller that does not wait takes an empty answer for an empty queue.
         let mut received = provider.receive_messages(&orders, &ReceiveOptions::default(), soon()).await.unwrap();
         let message = received.pop().unwrap_or_else(|| panic!("message {n} is there, and was not received"));
         assert_eq!((message.message.as_ref(), message.receive_count()), (n.to_string().as_bytes(), 1));

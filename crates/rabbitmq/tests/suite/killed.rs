@@ -1,4 +1,4 @@
-//! The broker itself is killed, and starts again on what it had made durable.
+//! The broker is killed, and restarts with its durable data.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::is_long;
 async fn a_broker_that_is_killed_loses_nothing() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services");
     let open = |url: String| async move { RabbitmqStore::new(&url, RabbitmqOptions::default())?.connect().await };
-    // Everything that the storm needs has been there for a while by then: the broker forgets what was made a moment before.
+    // The storm's queues are older than a second by then: the broker loses queues declared just before it is killed.
     let storm = (1500, Duration::from_secs(6));
     storm_on_a_killed_server(&script, "rabbitmq", storm, is_long(), open).await.unwrap();
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{connect_with, end_connections, options, prefix, soon, url};
 
-/// Every worker has a connection of its own, as other processes do.
+/// A harness in which every worker has a connection of its own, as other processes do.
 struct Apart {
     options: RabbitmqOptions,
 }
@@ -24,7 +24,7 @@ impl Harness for Apart {
         RabbitmqStore::new(&url(), self.options.clone())?.connect().await
     }
 
-    /// Ends every connection of the test's workers, again and again for a while.
+    /// Closes every connection of the test's workers in a loop for two seconds.
     fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
         Some(Box::pin(async {
             let end = Instant::now() + Duration::from_secs(2);
@@ -57,7 +57,7 @@ async fn exercise_on(queue_type: QueueType) -> Section {
     let section = Section::of(harness, settings, tried).await.unwrap();
     let report = &section.report;
     assert!(report.is_lawful(), "{report}");
-    // All that is left out is what RabbitMQ refuses, and the clock of a worker, which nobody can set wrong here.
+    // Only features that RabbitMQ refuses may be left out, and the worker's clock, which cannot be changed here.
     for test in report.rules.iter().flat_map(|rule| &rule.tests) {
         let is_left_out = match &test.outcome {
             Outcome::NotExercised(_) => test.name == "l16_a_workers_clock_moves_no_lease_and_no_due_time",
@@ -69,7 +69,7 @@ async fn exercise_on(queue_type: QueueType) -> Section {
     let refused: Vec<_> = refused.into_iter().map(|(feature, _)| feature).collect();
     let mut never = vec![Feature::Dedup, Feature::PortableReceipts, Feature::FreeRelease];
     if queue_type == QueueType::Classic {
-        // It does not count how often a message came back.
+        // A classic queue does not count returns.
         never.extend([Feature::DeliveryLimit, Feature::OrderByKey]);
     }
     never.extend([

@@ -1,6 +1,6 @@
-//! RabbitMQ, judged from outside.
+//! Tests of the provider against a running broker.
 
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+// A failure in a shared function is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
 mod closed;
@@ -20,7 +20,7 @@ mod tls;
 use postrider_core::Deadline;
 use postrider_rabbitmq::{RabbitmqOptions, RabbitmqProvider, RabbitmqStore};
 
-/// A prefix of a test's own for the names of its queues.
+/// A unique prefix for the queue names of a test.
 fn prefix() -> String {
     format!("t{:012x}", rand::random::<u64>() >> 16)
 }
@@ -50,7 +50,7 @@ async fn connect_with(options: RabbitmqOptions) -> RabbitmqProvider {
     RabbitmqStore::new(&url(), options).unwrap().connect().await.expect("the broker can be reached")
 }
 
-/// Ends the connections of that name, as an operator does with the management interface.
+/// Closes the connections of that name through the management interface.
 async fn end_connections(name: &str) {
     let all = manage("GET", "/api/connections").await;
     for connection in serde_json::from_slice::<Vec<serde_json::Value>>(&all).unwrap() {
@@ -61,12 +61,12 @@ async fn end_connections(name: &str) {
     }
 }
 
-/// A request to the management interface.
+/// Sends a request to the management interface.
 async fn manage(method: &str, path: &str) -> Vec<u8> {
     manage_with(method, path, "").await
 }
 
-/// A request that says something.
+/// Sends a request with a body to the management interface.
 async fn manage_with(method: &str, path: &str, body: &str) -> Vec<u8> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let url = url::Url::parse(&management_url()).unwrap();
@@ -85,7 +85,7 @@ async fn manage_with(method: &str, path: &str, body: &str) -> Vec<u8> {
     answer.split_off(body)
 }
 
-/// Whether the long runs were asked for.
+/// Whether POSTRIDER_LONG selects the long runs.
 fn is_long() -> bool {
     std::env::var_os("POSTRIDER_LONG").is_some()
 }

@@ -1,4 +1,4 @@
-//! A queue that is longer than any memory: what a process holds is bounded by what it asks for.
+//! The memory of a process is bounded by its batches, not by the length of its queue.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use postrider_core::{Message, MessagingService, QueueAdmin, QueueName, ReceiveOp
 
 use crate::{connect_with, is_long, options, prefix, soon};
 
-/// Names the queue and how many messages it gets to the process that is measured.
+/// Variable with the queue and the number of messages, for the measured process.
 const QUEUE: &str = "POSTRIDER_TEST_LONG_QUEUE";
 
 const BODY: usize = 2048;
 const BATCH: usize = 100;
 
-/// What may be added to the memory of a process, however long its queue is: a twelfth of all bodies of the short run.
+/// Maximum growth of the process: a twelfth of all bodies of the short run.
 const MOST_ADDED: usize = 4 << 20;
 
-/// What the system says of this process's memory, in bytes.
+/// Returns a field of this process's memory statistics, in bytes.
 fn memory(field: &str) -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
 }
 
-/// What goes out and comes in is measured in a process of its own: in this one other tests run.
+/// Measures in a process of its own, because other tests run in this one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_memory_of_a_process_does_not_grow_with_the_queue() {
     let queue = QueueName::new(format!("{}_long", prefix())).unwrap();
@@ -35,7 +35,7 @@ async fn the_memory_of_a_process_does_not_grow_with_the_queue() {
     assert!(ended_well, "its memory has grown, or it failed: see above");
 }
 
-/// The process that is measured. As a test of its own it does nothing.
+/// Runs in the measured process; does nothing as a test of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sends_all_and_then_takes_all() {
     let Ok(variable) = std::env::var(QUEUE) else { return };
@@ -64,7 +64,7 @@ async fn sends_all_and_then_takes_all() {
         }
         assert_eq!(taken, count);
     };
-    // Everything is used once, so that what it needs at all is there.
+    // A first round, so that fixed allocations are made before the measurement.
     send(10 * BATCH).await;
     take(10 * BATCH).await;
     let before = memory("VmRSS:");

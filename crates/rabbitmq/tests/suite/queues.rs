@@ -1,4 +1,4 @@
-//! Queues that are missing, deleted, made by others, or not what they were to be.
+//! Queues that are missing, deleted, declared by other clients, or declared with other arguments.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn queue(name: &str) -> QueueName {
     QueueName::new(format!("{}_{name}", prefix())).unwrap()
 }
 
-/// A plain client, as any other program has it.
+/// A channel of another client.
 async fn channel() -> Channel {
     let connection = Connection::connect(&url(), ConnectionProperties::default()).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
@@ -35,7 +35,7 @@ async fn take(provider: &RabbitmqProvider, queue: &QueueName) -> postrider_core:
 }
 
 #[tokio::test]
-async fn a_send_to_a_queue_that_may_not_be_made_is_an_error() {
+async fn a_send_to_a_missing_queue_fails_if_queues_are_not_created() {
     let provider = connect_with(RabbitmqOptions { create_queues: false, ..options() }).await;
     let missing = queue("missing");
     let keyed = Message::new("k").ordering_key("k").unwrap();
@@ -48,8 +48,8 @@ async fn a_send_to_a_queue_that_may_not_be_made_is_an_error() {
 }
 
 #[tokio::test]
-async fn of_a_batch_only_what_has_no_queue_fails() {
-    // More than a window of confirms, for two queues by turns: what came back must be told of the right ones.
+async fn of_many_sends_only_those_without_a_queue_fail() {
+    // More messages than the publisher's window, for two queues in turn: returned messages must be told apart.
     let made = queue("made");
     let admin = connect_with(options()).await;
     admin.ensure_queue(&made, soon()).await.unwrap();
@@ -73,7 +73,7 @@ async fn of_a_batch_only_what_has_no_queue_fails() {
 }
 
 #[tokio::test]
-async fn a_queue_that_was_deleted_is_made_again_by_a_send() {
+async fn a_send_creates_a_deleted_queue_again() {
     let (provider, orders) = (connect_with(options()).await, queue("orders"));
     provider.send_message(&orders, Message::new("first"), soon()).await.unwrap();
     delete(&orders).await;
@@ -83,7 +83,7 @@ async fn a_queue_that_was_deleted_is_made_again_by_a_send() {
 }
 
 #[tokio::test]
-async fn what_waits_comes_into_a_queue_that_was_deleted_and_made_again() {
+async fn delayed_messages_arrive_in_a_queue_that_was_deleted_and_created_again() {
     let (provider, orders) = (connect_with(options()).await, queue("orders"));
     let waits = Message::new("waits").delay(Duration::from_secs(2));
     let waits = provider.send_message(&orders, waits, soon()).await.unwrap();
@@ -98,11 +98,11 @@ async fn what_waits_comes_into_a_queue_that_was_deleted_and_made_again() {
 }
 
 #[tokio::test]
-async fn hints_that_nobody_listens_to_keep_nobody_waiting() {
+async fn hints_that_are_not_read_block_no_other_call() {
     let (provider, orders) = (connect_with(options()).await, queue("orders"));
     provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
     let mut hints = provider.subscribe(&orders, soon()).await.unwrap();
-    // Looked at now and then, as by somebody who is busy with something else.
+    // Polled now and then, as by a busy caller.
     let mut seen = 0;
     while seen < 3 {
         seen += usize::from(futures_util::FutureExt::now_or_never(hints.next()).flatten().is_some());
@@ -113,7 +113,7 @@ async fn hints_that_nobody_listens_to_keep_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn a_queue_that_is_deleted_under_a_waiting_receiver_is_made_again_or_told_of() {
+async fn a_queue_deleted_under_a_waiting_receiver_is_created_again_or_reported() {
     for create_queues in [true, false] {
         let (admin, orders) = (connect_with(options()).await, queue("orders"));
         admin.ensure_queue(&orders, soon()).await.unwrap();
@@ -123,7 +123,7 @@ async fn a_queue_that_is_deleted_under_a_waiting_receiver_is_made_again_or_told_
             let options = ReceiveOptions::default().wait(Duration::from_secs(20));
             tokio::spawn(async move { provider.receive_messages(&orders, &options, soon()).await })
         };
-        // Until the broker knows of the consumer.
+        // Until the consumer is registered.
         let looking = channel().await;
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         while looking
@@ -151,7 +151,7 @@ async fn a_queue_that_is_deleted_under_a_waiting_receiver_is_made_again_or_told_
 }
 
 #[tokio::test]
-async fn a_queue_with_other_arguments_is_named_with_what_differs() {
+async fn a_queue_with_other_arguments_is_named_with_the_differences() {
     let (provider, orders) = (connect_with(options()).await, queue("orders"));
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     channel().await.queue_declare(orders.as_str().into(), durable, FieldTable::default()).await.unwrap();
@@ -159,10 +159,10 @@ async fn a_queue_with_other_arguments_is_named_with_what_differs() {
         "x-dead-letter-exchange is none and not \"\"",
         "x-delivery-limit is none and not 1000000000",
         "x-queue-type is \"classic\" and not \"quorum\"",
-        "choose its kind with queue_type",
+        "set queue_type to its type",
     ];
-    let first = ["x-dead-letter-exchange", "current is none", "choose its kind with queue_type"];
-    // Nobody listens on that port, and the broker tells only what it has met first.
+    let first = ["x-dead-letter-exchange", "current is none", "set queue_type to its type"];
+    // No server listens on that port, and the broker reports only the first difference.
     let silent = RabbitmqOptions { management_url: Some("http://127.0.0.1:1".to_owned()), ..options() };
     for (provider, parts) in [(&provider, &all[..]), (&connect_with(silent).await, &first[..])] {
         let error = provider.ensure_queue(&orders, soon()).await.unwrap_err();
@@ -182,7 +182,7 @@ async fn a_queue_with_other_arguments_is_named_with_what_differs() {
 }
 
 #[tokio::test]
-async fn messages_of_other_clients_are_read_and_keep_their_ids() {
+async fn foreign_messages_are_read_and_keep_their_ids() {
     let (provider, orders) = (connect_with(options()).await, queue("orders"));
     provider.ensure_queue(&orders, soon()).await.unwrap();
     let channel = channel().await;
@@ -207,7 +207,7 @@ async fn messages_of_other_clients_are_read_and_keep_their_ids() {
     provider.nack_message(&orders, first, Nack::Release, soon()).await.unwrap();
     let again = take(&provider, &orders).await;
     assert_eq!((again.id(), again.receive_count()), (id, 2));
-    // A copy of it keeps the name.
+    // A copy keeps the id.
     provider.nack_message(&orders, again, Nack::retry_after(Duration::ZERO), soon()).await.unwrap();
     let copy = take(&provider, &orders).await;
     assert_eq!((copy.id(), copy.receive_count(), copy.envelope.attempts_count), (id, 3, 1));
@@ -228,7 +228,7 @@ async fn a_receipt_of_another_connection_says_what_to_use_instead() {
 }
 
 #[tokio::test]
-async fn a_name_that_the_broker_keeps_for_itself_is_the_callers_mistake() {
+async fn a_name_that_the_broker_reserves_is_refused() {
     let provider = connect_with(options()).await;
     let reserved = QueueName::new("amq.orders").unwrap();
     let receive = ReceiveOptions::default();
@@ -246,13 +246,13 @@ async fn a_name_that_the_broker_keeps_for_itself_is_the_callers_mistake() {
     for refused in refusals {
         assert!(matches!(refused, MessagingError::InvalidInput { .. }), "{refused:?}");
         let text = refused.to_string();
-        assert!(text.contains("'amq.orders'") && text.contains("'amq.' for itself; choose another"), "{text}");
+        assert!(text.contains("'amq.orders'") && text.contains("begin with 'amq.'; choose another"), "{text}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_the_broker_does_not_take_fails_alone() {
-    /// What RabbitMQ takes unless its operator says otherwise.
+async fn a_message_that_the_broker_refuses_fails_alone() {
+    /// Default maximum message size of RabbitMQ.
     const LARGEST: usize = 128 * 1024 * 1024;
     let limits = Limits { max_body_bytes: LARGEST * 2, ..Limits::default() };
     let provider = connect_with(RabbitmqOptions { limits, ..options() }).await;
@@ -275,22 +275,22 @@ async fn a_message_that_the_broker_does_not_take_fails_alone() {
     assert!(rows[0].is_ok() && rows[2].is_ok(), "{rows:?}");
     let text = rows[1].as_ref().unwrap_err().to_string();
     assert!(matches!(&rows[1], Err(MessagingError::InvalidInput { .. })), "{text}");
-    assert!(text.contains("the broker does not take it") && text.contains("larger"), "{text}");
+    assert!(text.contains("the broker does not accept it") && text.contains("larger"), "{text}");
     assert_eq!(provider.purge(&queue, soon()).await.unwrap(), sent + 2);
     provider.delete_queue(&queue, soon()).await.unwrap();
 }
 
 #[tokio::test]
-async fn headers_that_are_too_many_for_a_frame_are_refused_and_the_connection_stays() {
+async fn headers_too_large_for_a_frame_are_refused_and_keep_the_connection() {
     let provider = connect_with(options()).await;
     let queue = queue("headers");
     let with = |count: usize, name: &str, value: &str| {
         (0..count).fold(Message::new("x"), |message, n| message.header(format!("{name}{n}"), value).unwrap())
     };
-    // Names and values are within the limit, and what is written beside each of them is not.
+    // Names and values are within the limit; with the overhead of each header they are not.
     let error = provider.send_message(&queue, with(12_000, "", ""), soon()).await.unwrap_err();
     assert!(matches!(error, MessagingError::InvalidInput { what: "headers", .. }), "{error:?}");
-    // Escaped, each of these characters would be six.
+    // Escaped, each of these characters takes six bytes.
     let odd = with(1, "x-delay", &"\u{1}".repeat(60 * 1024));
     let headers = odd.headers.clone();
     for message in [odd, with(500, "many", &"x".repeat(100))] {

@@ -1,4 +1,4 @@
-//! Over TLS.
+//! Connections over TLS.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ fn encrypted() -> String {
     setting("POSTRIDER_AMQPS_URL")
 }
 
-/// Trusts the authority that has signed the broker's certificate, and asks the management interface over TLS too.
+/// Options that trust the authority of the broker's certificate, and use the management interface over TLS too.
 fn trusting() -> RabbitmqOptions {
     RabbitmqOptions {
         ca_file: Some(setting("POSTRIDER_AMQPS_AUTHORITY")),
@@ -23,7 +23,7 @@ fn trusting() -> RabbitmqOptions {
     }
 }
 
-/// The same broker on another one's port, or by another name.
+/// The URL with another host, and with the port of another URL.
 fn elsewhere(url: &str, host: &str, port_of: &str) -> String {
     let mut url = url::Url::parse(url).unwrap();
     url.set_host(Some(host)).unwrap();
@@ -42,7 +42,7 @@ async fn connect(url: &str, options: RabbitmqOptions) -> Result<RabbitmqProvider
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_goes_its_ways_encrypted() {
+async fn messages_are_sent_settled_and_dead_lettered_over_tls() {
     let provider = connect(&encrypted(), trusting()).await.unwrap();
     let queue = QueueName::new(format!("{}_tls", prefix())).unwrap();
     let acked = provider.send_message(&queue, Message::new("to be acked"), soon()).await.unwrap();
@@ -68,7 +68,7 @@ async fn a_certificate_that_is_not_trusted_is_refused_with_the_remedy() {
     let by_address = elsewhere(&encrypted(), "127.0.0.1", &encrypted());
     for (url, options) in [
         (encrypted(), RabbitmqOptions { ca_file, ..trusting() }),
-        // Nobody who is known to this machine has signed it.
+        // This machine does not trust its authority.
         (encrypted(), RabbitmqOptions { ca_file: None, ..trusting() }),
         (by_address, trusting()),
     ] {
@@ -84,19 +84,19 @@ async fn a_certificate_that_is_not_trusted_is_refused_with_the_remedy() {
     assert!(text.contains("ca_file") && text.contains("/no/such.pem"), "{text}");
 }
 
-/// Tells a process that its machine knows the broker's authority.
+/// Set in a process whose machine trusts the broker's authority.
 const IS_KNOWN: &str = "POSTRIDER_TEST_AUTHORITY_IS_KNOWN";
 
 #[tokio::test]
-async fn a_file_of_authorities_stands_for_those_of_the_machine() {
-    // The file of the machine's authorities is named by a variable.
+async fn a_ca_file_replaces_the_authorities_of_the_machine() {
+    // SSL_CERT_FILE names the file of the machine's authorities.
     let variables = [("SSL_CERT_FILE", setting("POSTRIDER_AMQPS_AUTHORITY")), (IS_KNOWN, "yes".to_owned())];
     let worker = WorkerProcess::start("tls::connects_where_the_authority_is_known", &variables).unwrap();
     let ended_well = tokio::task::spawn_blocking(|| worker.wait()).await.unwrap().unwrap();
     assert!(ended_well, "see above");
 }
 
-/// The other process. As a test of its own it does nothing.
+/// Runs in the other process; does nothing as a test of its own.
 #[tokio::test]
 async fn connects_where_the_authority_is_known() {
     if std::env::var_os(IS_KNOWN).is_none() {
@@ -104,7 +104,7 @@ async fn connects_where_the_authority_is_known() {
     }
     let of_machine = RabbitmqOptions { ca_file: None, ..trusting() };
     let provider = connect(&encrypted(), of_machine.clone()).await.unwrap();
-    // The management interface is trusted likewise.
+    // The management interface uses the same authorities.
     provider.list_queues(soon()).await.unwrap();
     provider.close(soon()).await.unwrap();
     let other = other_authority();
@@ -114,7 +114,7 @@ async fn connects_where_the_authority_is_known() {
 }
 
 #[tokio::test]
-async fn a_port_of_the_other_kind_is_told_soon() {
+async fn a_wrong_scheme_for_a_port_fails_fast_and_names_the_right_one() {
     for (url, options, told) in [
         (elsewhere(&url(), "localhost", &encrypted()), options(), "amqps://"),
         (elsewhere(&encrypted(), "localhost", &url()), trusting(), "amqp://"),
@@ -126,7 +126,7 @@ async fn a_port_of_the_other_kind_is_told_soon() {
     }
 }
 
-/// An authority that has signed nothing, and whose key nobody has kept.
+/// An authority that has signed nothing; its key was not kept.
 const OTHER_AUTHORITY: &str = "\
 -----BEGIN CERTIFICATE-----
 MIIBjzCCATWgAwIBAgIUQmDf8le6EprbWDEAzQSyQDGiEiswCgYIKoZIzj0EAwIw

@@ -1,4 +1,4 @@
-//! Disks that fill up or become read-only, folders that go away, and clocks that are set.
+//! Full and read-only disks, removed folders, and clocks that are set.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,25 +14,25 @@ use postrider_core::{
 };
 use postrider_spool::{SpoolOptions, SpoolProvider, SpoolStore, Watch};
 
-use crate::{Place, connect, queue, soon};
+use crate::{Scratch, connect, queue, soon};
 
-/// A small disk of a test's own.
+/// A small disk for one test.
 struct SmallDisk {
-    place: Place,
+    scratch: Scratch,
 }
 
 impl SmallDisk {
     fn new(options: &str) -> Self {
-        let place = Place::new();
-        let disk = Self { place };
+        let scratch = Scratch::new();
+        let disk = Self { scratch };
         fs::create_dir(disk.path()).unwrap();
         mount(Some("tmpfs"), &disk.path(), Some("tmpfs"), MsFlags::empty(), Some(options))
-            .expect("a disk can be mounted: these tests need the rights of the super-user");
+            .expect("a disk can be mounted: these tests need root");
         disk
     }
 
     fn path(&self) -> PathBuf {
-        self.place.folder.path().join("disk")
+        self.scratch.folder.path().join("disk")
     }
 
     fn spool(&self) -> PathBuf {
@@ -60,7 +60,7 @@ fn count(folder: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_what_does_not_fit_and_loses_nothing() {
+async fn a_full_disk_refuses_sends_and_loses_no_message() {
     let disk = SmallDisk::new("size=256k");
     let provider = connect(&disk.spool(), SpoolOptions::default()).await;
     let queue = queue("orders");
@@ -75,8 +75,8 @@ async fn a_full_disk_refuses_what_does_not_fit_and_loses_nothing() {
     };
     assert!(refused.is_retryable() && refused.to_string().contains("the disk is full; free some space"), "{refused}");
     assert!(!accepted.is_empty());
-    assert_eq!(count(&disk.spool().join("orders/tmp")), 0, "what did not fit was left behind");
-    // Of a batch, what fits is accepted and the rest is told.
+    assert_eq!(count(&disk.spool().join("orders/tmp")), 0, "a refused message was left behind");
+    // A batch is accepted in part.
     let batch = (0..20).map(|_| Message::new(body.clone())).collect();
     for row in provider.send_batch(&queue, batch, soon()).await.unwrap() {
         match row {
@@ -84,7 +84,7 @@ async fn a_full_disk_refuses_what_does_not_fit_and_loses_nothing() {
             Err(error) => assert!(error.is_retryable(), "{error}"),
         }
     }
-    // A record cannot be written, so nothing dies without one: the message stays what it is.
+    // Without space for a record a message is not dead-lettered: it stays leased.
     let filler = disk.path().join("filler");
     fs::write(&filler, "").unwrap();
     while fs::OpenOptions::new()
@@ -95,10 +95,10 @@ async fn a_full_disk_refuses_what_does_not_fit_and_loses_nothing() {
     {}
     let message = take(&provider, &queue).await;
     let receipt = message.receipt().clone();
-    let buried = provider.nack_message(&queue, message.into_receipt(), Nack::dead_letter("rejected"), soon()).await;
-    assert!(buried.as_ref().is_err_and(MessagingError::is_retryable), "{buried:?}");
+    let result = provider.nack_message(&queue, message.into_receipt(), Nack::dead_letter("rejected"), soon()).await;
+    assert!(result.as_ref().is_err_and(MessagingError::is_retryable), "{result:?}");
     assert!(provider.list_dead_letters(&queue, &DeadLetterQuery::default(), soon()).await.unwrap().letters.is_empty());
-    // Room comes by acknowledging, which needs none.
+    // Acknowledgements need no space and free some.
     provider.ack_message(&queue, receipt, soon()).await.unwrap();
     let mut received = 1;
     while received < accepted.len() {
@@ -112,7 +112,7 @@ async fn a_full_disk_refuses_what_does_not_fit_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_disk_that_becomes_read_only_stops_everything_and_loses_nothing() {
+async fn a_disk_that_becomes_read_only_fails_every_change_and_loses_no_message() {
     let disk = SmallDisk::new("size=4m");
     let provider = connect(&disk.spool(), SpoolOptions::default()).await;
     let queue = queue("orders");
@@ -128,7 +128,7 @@ async fn a_disk_that_becomes_read_only_stops_everything_and_loses_nothing() {
     let ack = provider.ack_message(&queue, held.receipt().clone(), soon()).await.unwrap_err();
     assert!(ack.to_string().contains("read-only"), "{ack}");
     assert!(provider.health_check(soon()).await.is_err());
-    // Looking needs no writing.
+    // A peek writes nothing.
     assert_eq!(provider.peek(&queue, 10, soon()).await.unwrap().len(), 3);
     disk.remount(MsFlags::empty());
     provider.ack_message(&queue, held, soon()).await.unwrap();
@@ -140,24 +140,24 @@ async fn a_disk_that_becomes_read_only_stops_everything_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_queue_whose_folder_is_removed_is_like_one_that_never_was() {
+async fn a_queue_whose_folder_is_removed_does_not_exist() {
     for watch in [Watch::Auto, Watch::Poll] {
-        let place = Place::new();
+        let scratch = Scratch::new();
         let poll_interval = Duration::from_millis(20);
-        let provider = place.connect_with(SpoolOptions { watch, poll_interval, ..SpoolOptions::default() }).await;
+        let provider = scratch.connect_with(SpoolOptions { watch, poll_interval, ..SpoolOptions::default() }).await;
         let queue = queue("orders");
         provider.send_message(&queue, Message::new("lost"), soon()).await.unwrap();
         let held = take(&provider, &queue).await;
         let receipt = held.into_receipt();
-        fs::remove_dir_all(place.spool().join("orders")).unwrap();
+        fs::remove_dir_all(scratch.spool().join("orders")).unwrap();
         assert!(matches!(
             provider.ack_message(&queue, receipt, soon()).await,
             Err(MessagingError::VisibilityExpired { .. })
         ));
         assert!(provider.receive_messages(&queue, &ReceiveOptions::default(), soon()).await.unwrap().is_empty());
         assert!(provider.list_queues(soon()).await.unwrap().is_empty());
-        // Somebody who waits for it gets what is sent to the queue that takes its place.
-        let sender = place.connect().await;
+        // A waiting receiver receives from the queue that replaces it.
+        let sender = scratch.connect().await;
         let sending = async {
             tokio::task::yield_now().await;
             sender.send_message(&queue, Message::new("new"), soon()).await.unwrap();
@@ -168,17 +168,17 @@ async fn a_queue_whose_folder_is_removed_is_like_one_that_never_was() {
 }
 
 #[tokio::test]
-async fn a_spool_that_is_not_there_any_more_is_not_made_anew() {
-    let place = Place::new();
-    let provider = place.connect().await;
+async fn a_spool_that_was_removed_is_not_created_again() {
+    let scratch = Scratch::new();
+    let provider = scratch.connect().await;
     let queue = queue("orders");
     provider.send_message(&queue, Message::new("kept"), soon()).await.unwrap();
-    let away = place.spool().with_extension("away");
-    fs::rename(place.spool(), &away).unwrap();
+    let away = scratch.spool().with_extension("away");
+    fs::rename(scratch.spool(), &away).unwrap();
     let send = provider.send_message(&queue, Message::new("no"), soon()).await.unwrap_err();
     assert!(send.is_retryable() && send.to_string().contains("put it back, or mount its disk again"), "{send}");
-    assert!(!place.spool().exists(), "messages would be written where the disk should be");
-    fs::rename(&away, place.spool()).unwrap();
+    assert!(!scratch.spool().exists(), "messages would be written where the disk should be");
+    fs::rename(&away, scratch.spool()).unwrap();
     assert_eq!(take(&provider, &queue).await.message, "kept");
 }
 
@@ -203,11 +203,11 @@ impl Clock for Settable {
 }
 
 #[tokio::test]
-async fn order_survives_a_clock_that_is_set_back_and_nobody_starves() {
-    let place = Place::new();
+async fn order_survives_a_clock_that_is_set_back_and_no_message_starves() {
+    let scratch = Scratch::new();
     let clock = Settable(Arc::default());
     let options = || SpoolOptions { clock: Arc::new(clock.clone()), ..SpoolOptions::default() };
-    let (sender, receiver) = (place.connect_with(options()).await, place.connect_with(options()).await);
+    let (sender, receiver) = (scratch.connect_with(options()).await, scratch.connect_with(options()).await);
     let queue = queue("orders");
     let keyed = |body: String| Message::new(body).ordering_key("k").unwrap();
     for n in 0..6 {
@@ -216,13 +216,13 @@ async fn order_survives_a_clock_that_is_set_back_and_nobody_starves() {
         // An hour back, then forward again, then far back.
         clock.set_by([-3600, 3600, -7200, 10, -3600, 0][n]);
         if n == 2 {
-            // Whoever starts now knows only what is in the folder.
-            let late = place.connect_with(options()).await;
+            // A new process has only the state in the folder.
+            let late = scratch.connect_with(options()).await;
             sender.send_message(&queue, Message::new("late starter"), soon()).await.unwrap();
             assert!(late.queue_stats(&queue, soon()).await.unwrap().ready.value() == Some(7));
         }
     }
-    // While new messages keep coming, each of which has an earlier time than those.
+    // New messages keep coming, each with an earlier time than those.
     let (mut of_key, mut free) = (Vec::new(), 0);
     for n in 0..100 {
         if of_key.len() == 6 && free == 7 {
@@ -243,10 +243,10 @@ async fn order_survives_a_clock_that_is_set_back_and_nobody_starves() {
 
 #[tokio::test]
 async fn leases_and_delays_follow_the_clock_when_it_is_set() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let clock = Settable(Arc::default());
     let options = SpoolOptions { clock: Arc::new(clock.clone()), ..SpoolOptions::default() };
-    let store = SpoolStore::open(place.spool(), options).await.unwrap();
+    let store = SpoolStore::open(scratch.spool(), options).await.unwrap();
     let provider = store.connect().unwrap();
     let queue = queue("orders");
     provider.send_message(&queue, Message::new("leased"), soon()).await.unwrap();
@@ -256,23 +256,23 @@ async fn leases_and_delays_follow_the_clock_when_it_is_set() {
     clock.set_by(-3600);
     assert!(provider.receive_messages(&queue, &lease, soon()).await.unwrap().is_empty());
     provider.extend_visibility(&queue, &held, Duration::from_secs(600), soon()).await.unwrap();
-    // Forward: it is over, for its holder as for everybody else.
+    // Forward: it has expired, for its holder too.
     clock.set_by(7200);
     assert!(matches!(provider.ack_message(&queue, held, soon()).await, Err(MessagingError::VisibilityExpired { .. })));
     assert_eq!(take(&provider, &queue).await.receive_count(), 2);
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_moved_is_in_nobodys_way() {
+async fn a_file_that_cannot_be_moved_blocks_no_other() {
     let disk = SmallDisk::new("size=1m");
     let provider = connect(&disk.spool(), SpoolOptions::default()).await;
     let queue = queue("orders");
     provider.ensure_queue(&queue, soon()).await.unwrap();
-    // A folder that another disk is mounted on cannot be renamed, and it is the oldest.
+    // A mount point cannot be renamed, and it is the oldest entry.
     let stuck = disk.spool().join("orders/incoming/stuck.json");
     fs::create_dir(&stuck).unwrap();
     mount(Some("tmpfs"), &stuck, Some("tmpfs"), MsFlags::empty(), Some("size=64k")).unwrap();
-    // Older than the grace period asks for, so that it is tried.
+    // Older than the grace period, so that it is claimed.
     let long_ago = std::time::SystemTime::now() - Duration::from_secs(60);
     fs::File::open(&stuck).unwrap().set_modified(long_ago).unwrap();
     for n in 0..3 {

@@ -1,4 +1,4 @@
-//! Files that others put into `incoming/`: each has a defined fate, and none is in the way of the next.
+//! Foreign files in `incoming/`: each becomes a message or a dead letter, and none blocks the next.
 
 use std::fs;
 use std::io::Write;
@@ -12,39 +12,39 @@ use postrider_core::{
 };
 use postrider_spool::{Files, SpoolOptions, SpoolProvider, Watch};
 
-use crate::{Place, queue, read_until_empty, soon};
+use crate::{Scratch, queue, read_until_empty, soon};
 
 const ORDERS: &str = "orders";
 
-/// Short, so that a test need not wait long, and much longer than a step of a test takes.
+/// A grace period that is short for a test, and much longer than a step of a test.
 fn short_grace() -> SpoolOptions {
     SpoolOptions { grace_period: Duration::from_millis(800), ..SpoolOptions::default() }
 }
 
-async fn made(place: &Place, options: SpoolOptions) -> (SpoolProvider, QueueName) {
-    let provider = place.connect_with(options).await;
+async fn made(scratch: &Scratch, options: SpoolOptions) -> (SpoolProvider, QueueName) {
+    let provider = scratch.connect_with(options).await;
     let queue = queue(ORDERS);
     provider.ensure_queue(&queue, soon()).await.unwrap();
     (provider, queue)
 }
 
-/// Gives a file a modification time, some seconds after a fixed one that is long past.
+/// Sets a file's modification time, in seconds after a fixed time in the past.
 fn date(path: &std::path::Path, seconds: u64) {
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000 + seconds);
     fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
 }
 
-/// What a script does: writes the file elsewhere, then renames it into the folder.
-fn drop_in(place: &Place, name: impl AsRef<std::ffi::OsStr>, body: impl AsRef<[u8]>, seconds: Option<u64>) {
-    let elsewhere = place.folder.path().join("being written");
+/// Writes a file elsewhere, then renames it into the folder, as a script does.
+fn drop_in(scratch: &Scratch, name: impl AsRef<std::ffi::OsStr>, body: impl AsRef<[u8]>, seconds: Option<u64>) {
+    let elsewhere = scratch.folder.path().join("being written");
     fs::write(&elsewhere, body).unwrap();
     if let Some(seconds) = seconds {
         date(&elsewhere, seconds);
     }
-    fs::rename(elsewhere, place.incoming().join(name.as_ref())).unwrap();
+    fs::rename(elsewhere, scratch.incoming().join(name.as_ref())).unwrap();
 }
 
-impl Place {
+impl Scratch {
     fn home(&self) -> std::path::PathBuf {
         self.spool().join(ORDERS)
     }
@@ -82,56 +82,56 @@ async fn dead(provider: &SpoolProvider, queue: &QueueName) -> Vec<DeadLetter> {
 
 #[tokio::test]
 async fn files_are_received_by_their_times_and_then_by_their_names() {
-    let place = Place::new();
-    let (provider, queue) = made(&place, SpoolOptions::default()).await;
+    let scratch = Scratch::new();
+    let (provider, queue) = made(&scratch, SpoolOptions::default()).await;
     for (name, seconds) in [("a.json", 3), ("z.json", 1), ("c.json", 2), ("b.json", 2)] {
-        drop_in(&place, name, format!("\"{name}\""), Some(seconds));
+        drop_in(&scratch, name, format!("\"{name}\""), Some(seconds));
     }
     let received = receive(&provider, &queue, 10).await;
     assert_eq!(bodies(&received), ["\"z.json\"", "\"b.json\"", "\"c.json\"", "\"a.json\""]);
     let message = &received[0];
     assert_eq!(message.envelope.content_type, ContentType::JSON);
     assert_eq!(message.envelope.headers.get("file-name"), Some("z.json"));
-    // What a person sees: when the lease ends, and what the file was called.
-    let held = place.listed("processing");
+    // The names show the end of the lease and the original name.
+    let held = scratch.listed("processing");
     assert!(held.iter().all(|name| name.starts_with("until-")), "{held:?}");
     assert!(held.iter().any(|name| name.ends_with("~z.json")), "{held:?}");
 }
 
 #[tokio::test]
-async fn a_file_that_was_renamed_into_the_folder_is_taken_at_once() {
-    let place = Place::new();
+async fn a_file_that_was_renamed_into_the_folder_is_received_at_once() {
+    let scratch = Scratch::new();
     let options = SpoolOptions { grace_period: Duration::from_secs(3600), ..SpoolOptions::default() };
-    let (provider, queue) = made(&place, options).await;
+    let (provider, queue) = made(&scratch, options).await;
     // From here on the folder is watched.
     assert!(receive(&provider, &queue, 1).await.is_empty());
     let waiting = take(&provider, &queue);
     let dropping = async {
         tokio::task::yield_now().await;
-        drop_in(&place, "now.json", "1", None);
+        drop_in(&scratch, "now.json", "1", None);
     };
     let (message, ()) = tokio::join!(waiting, dropping);
     assert_eq!(message.message, "1");
 }
 
 #[tokio::test]
-async fn a_file_that_is_still_being_written_is_not_taken() {
+async fn a_file_that_is_being_written_is_not_received() {
     tokio::join!(is_not_taken_while_it_is_written(Watch::Auto), is_not_taken_while_it_is_written(Watch::Poll));
 }
 
 async fn is_not_taken_while_it_is_written(watch: Watch) {
     for _ in 0..5 {
-        let place = Place::new();
+        let scratch = Scratch::new();
         let poll_interval = Duration::from_millis(20);
-        let (provider, queue) = made(&place, SpoolOptions { watch, poll_interval, ..short_grace() }).await;
+        let (provider, queue) = made(&scratch, SpoolOptions { watch, poll_interval, ..short_grace() }).await;
         assert!(receive(&provider, &queue, 1).await.is_empty());
-        let path = place.incoming().join("slow.json");
-        // Much more often than the grace period, and for longer.
+        let path = scratch.incoming().join("slow.json");
+        // Writes much more often than the grace period, and for longer.
         let writer = tokio::task::spawn_blocking(move || {
             let mut file = fs::File::create(path).unwrap();
             let (mut written, mut longest) = (Instant::now(), Duration::ZERO);
             for part in ["[1", ",2", ",3", ",4", "]"] {
-                // A quarter of a second, in pieces: the file's time goes on.
+                // A quarter of a second in steps, so that the modification time advances.
                 for _ in 0..5 {
                     file.write_all(b" ").unwrap();
                     std::thread::sleep(Duration::from_millis(50));
@@ -144,7 +144,7 @@ async fn is_not_taken_while_it_is_written(watch: Watch) {
         });
         let options = ReceiveOptions::default().wait(Duration::from_secs(20));
         let received = provider.receive_messages(&queue, &options, soon()).await.unwrap();
-        // A writer that a busy machine held up for that long has left the file alone, and it was taken rightly.
+        // On a busy machine the writer may pause longer than the grace period, and then the file is received rightly.
         if writer.await.unwrap() >= short_grace().grace_period / 2 {
             continue;
         }
@@ -157,35 +157,35 @@ async fn is_not_taken_while_it_is_written(watch: Watch) {
 }
 
 #[tokio::test]
-async fn whoever_only_looks_gets_a_file_that_came_a_moment_ago() {
-    let place = Place::new();
-    let (provider, queue) = made(&place, short_grace()).await;
-    drop_in(&place, "a.json", "1", None);
-    // Nobody has watched it come, so it may still be written to, and is as good as there.
+async fn a_receive_without_a_wait_returns_a_file_that_was_just_created() {
+    let scratch = Scratch::new();
+    let (provider, queue) = made(&scratch, short_grace()).await;
+    drop_in(&scratch, "a.json", "1", None);
+    // It was not watched, so it may be incomplete; the receive waits for its grace period.
     let held = receive(&provider, &queue, 1).await;
     assert_eq!(bodies(&held), ["1"]);
     assert!(receive(&provider, &queue, 1).await.is_empty());
 }
 
 #[tokio::test]
-async fn what_is_no_message_dies_alone_and_blocks_nobody() {
-    let place = Place::new();
+async fn an_invalid_file_is_dead_lettered_alone_and_blocks_no_other() {
+    let scratch = Scratch::new();
     let limits = Limits { max_body_bytes: 1000, ..Limits::default() };
-    let (provider, queue) = made(&place, SpoolOptions { limits, ..short_grace() }).await;
-    let secret = place.folder.path().join("secret");
+    let (provider, queue) = made(&scratch, SpoolOptions { limits, ..short_grace() }).await;
+    let secret = scratch.folder.path().join("secret");
     fs::write(&secret, "\"outside\"").unwrap();
-    // Older than the good ones, so that each would be in the way.
-    drop_in(&place, "half.json", "{\"a\": [1,", Some(1));
-    drop_in(&place, "empty.json", "", Some(2));
-    drop_in(&place, "huge.json", format!("\"{}\"", "x".repeat(2000)), Some(3));
-    drop_in(&place, "latin1.json", b"\"caf\xe9\"", Some(4));
-    symlink(&secret, place.incoming().join("link.json")).unwrap();
-    symlink("/no/such/file", place.incoming().join("dangling.json")).unwrap();
-    fs::create_dir(place.incoming().join("folder.json")).unwrap();
-    fs::write(place.incoming().join("folder.json/inside"), "kept").unwrap();
-    nix::unistd::mkfifo(&place.incoming().join("pipe.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    std::os::unix::net::UnixListener::bind(place.incoming().join("socket.json")).unwrap();
-    drop_in(&place, "good.json", "\"good\"", None);
+    // Older than the valid ones, so that each is claimed first.
+    drop_in(&scratch, "half.json", "{\"a\": [1,", Some(1));
+    drop_in(&scratch, "empty.json", "", Some(2));
+    drop_in(&scratch, "huge.json", format!("\"{}\"", "x".repeat(2000)), Some(3));
+    drop_in(&scratch, "latin1.json", b"\"caf\xe9\"", Some(4));
+    symlink(&secret, scratch.incoming().join("link.json")).unwrap();
+    symlink("/no/such/file", scratch.incoming().join("dangling.json")).unwrap();
+    fs::create_dir(scratch.incoming().join("folder.json")).unwrap();
+    fs::write(scratch.incoming().join("folder.json/inside"), "kept").unwrap();
+    nix::unistd::mkfifo(&scratch.incoming().join("pipe.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::os::unix::net::UnixListener::bind(scratch.incoming().join("socket.json")).unwrap();
+    drop_in(&scratch, "good.json", "\"good\"", None);
 
     let message = take(&provider, &queue).await;
     assert_eq!(message.message, "\"good\"");
@@ -196,7 +196,7 @@ async fn what_is_no_message_dies_alone_and_blocks_nobody() {
         .await
         .into_iter()
         .map(|letter| {
-            assert_eq!(letter.deliveries_count, 0, "nobody has seen it");
+            assert_eq!(letter.deliveries_count, 0, "it was never delivered");
             assert!(!letter.body.windows(7).any(|part| part == b"outside"), "a link was followed");
             (letter.reason.to_string(), letter.error.unwrap())
         })
@@ -207,39 +207,39 @@ async fn what_is_no_message_dies_alone_and_blocks_nobody() {
     assert_eq!(reasons, expected, "{fates:#?}");
     assert!(fates.iter().any(|(_, error)| error == "the file is empty"), "{fates:#?}");
     assert_eq!(fs::read_to_string(&secret).unwrap(), "\"outside\"");
-    assert!(place.listed("incoming").is_empty() && place.listed("processing").is_empty());
+    assert!(scratch.listed("incoming").is_empty() && scratch.listed("processing").is_empty());
 
-    // The bytes are there, whatever they are, and all of it can be purged.
+    // The bytes are kept, and everything can be purged.
     let letters = dead(&provider, &queue).await;
     let half = letters.iter().find(|letter| letter.body == "{\"a\": [1,").expect("the half-written file");
     assert!(half.error.as_ref().unwrap().contains("not complete"), "{half:?}");
     assert_eq!(provider.purge_dead_letters(&queue, &Default::default(), soon()).await.unwrap(), 9);
-    assert!(place.listed("failed").is_empty(), "{:?}", place.listed("failed"));
+    assert!(scratch.listed("failed").is_empty(), "{:?}", scratch.listed("failed"));
 }
 
 #[tokio::test]
-async fn dot_files_and_other_endings_are_left_alone_unless_any_file_is_a_message() {
-    let place = Place::new();
-    let (provider, queue) = made(&place, SpoolOptions::default()).await;
+async fn dot_files_and_other_suffixes_are_ignored_unless_any_file_is_a_message() {
+    let scratch = Scratch::new();
+    let (provider, queue) = made(&scratch, SpoolOptions::default()).await;
     for name in [".hidden.json", ".json", "notes.txt", "data.json.part", "noend"] {
-        drop_in(&place, name, "not json", Some(1));
+        drop_in(&scratch, name, "not json", Some(1));
     }
     assert!(receive(&provider, &queue, 10).await.is_empty());
     assert_eq!(provider.queue_stats(&queue, soon()).await.unwrap().message_count(), Some(0));
 
-    let any = place.connect_with(SpoolOptions { files: Files::Any, ..SpoolOptions::default() }).await;
+    let any = scratch.connect_with(SpoolOptions { files: Files::Any, ..SpoolOptions::default() }).await;
     let received = receive(&any, &queue, 10).await;
     let mut names: Vec<_> = received.iter().map(|m| m.envelope.headers.get("file-name").unwrap()).collect();
     names.sort_unstable();
     assert_eq!(names, ["data.json.part", "noend", "notes.txt"]);
     assert_eq!(received[0].envelope.content_type, ContentType::OCTET_STREAM);
-    assert_eq!(place.listed("incoming"), [".hidden.json", ".json"]);
+    assert_eq!(scratch.listed("incoming"), [".hidden.json", ".json"]);
 }
 
 #[tokio::test]
-async fn names_may_be_odd_and_as_long_as_names_can_be() {
-    let place = Place::new();
-    let (provider, queue) = made(&place, SpoolOptions::default()).await;
+async fn odd_and_longest_names_are_kept() {
+    let scratch = Scratch::new();
+    let (provider, queue) = made(&scratch, SpoolOptions::default()).await;
     let longest = format!("{}.json", "n".repeat(250));
     let names: Vec<Vec<u8>> = vec![
         longest.clone().into_bytes(),
@@ -251,9 +251,9 @@ async fn names_may_be_odd_and_as_long_as_names_can_be() {
         [b"20261116T220203-123456.".as_slice(), &[b'x'; 230]].concat().into_iter().take(250).chain(*b".json").collect(),
     ];
     for (seconds, name) in names.iter().enumerate() {
-        drop_in(&place, std::ffi::OsStr::from_bytes(name), "{}", Some(seconds as u64));
+        drop_in(&scratch, std::ffi::OsStr::from_bytes(name), "{}", Some(seconds as u64));
     }
-    // Claimed, failed, claimed, buried, brought back and claimed: the name goes along.
+    // Claimed, retried, claimed, dead-lettered, redriven and claimed: the name is kept.
     let mut ids = Vec::new();
     for round in 0..2 {
         let received = receive(&provider, &queue, 10).await;
@@ -278,47 +278,47 @@ async fn names_may_be_odd_and_as_long_as_names_can_be() {
         provider.ack_message(&queue, message, soon()).await.unwrap();
     }
     for folder in ["incoming", "processing", "failed", "records", "tmp"] {
-        assert!(place.listed(folder).is_empty(), "{folder}: {:?}", place.listed(folder));
+        assert!(scratch.listed(folder).is_empty(), "{folder}: {:?}", scratch.listed(folder));
     }
 }
 
 #[tokio::test]
-async fn the_id_of_a_file_stays_and_is_not_that_of_the_next_file_of_its_name() {
-    let place = Place::new();
-    let (provider, queue) = made(&place, SpoolOptions::default()).await;
-    drop_in(&place, "order.json", "1", Some(1));
+async fn a_file_keeps_its_id_and_a_later_file_of_its_name_has_another() {
+    let scratch = Scratch::new();
+    let (provider, queue) = made(&scratch, SpoolOptions::default()).await;
+    drop_in(&scratch, "order.json", "1", Some(1));
     let first = receive(&provider, &queue, 1).await.pop().unwrap();
     let id = first.id();
     provider.nack_message(&queue, first, Nack::retry_after(Duration::ZERO), soon()).await.unwrap();
     let again = receive(&provider, &queue, 1).await.pop().unwrap();
     assert_eq!((again.id(), again.receive_count(), again.envelope.attempts_count), (id, 2, 1));
     provider.ack_message(&queue, again, soon()).await.unwrap();
-    drop_in(&place, "order.json", "1", Some(2));
+    drop_in(&scratch, "order.json", "1", Some(2));
     let other = receive(&provider, &queue, 1).await.pop().unwrap();
     assert_ne!(other.id(), id);
     provider.ack_message(&queue, other, soon()).await.unwrap();
-    // Two of one name, one after the other, before anybody looks: the first was overwritten by its producer.
-    drop_in(&place, "twice.json", "1", Some(3));
-    drop_in(&place, "twice.json", "2", Some(4));
+    // Two files of one name before a receive: the producer has overwritten the first.
+    drop_in(&scratch, "twice.json", "1", Some(3));
+    drop_in(&scratch, "twice.json", "2", Some(4));
     assert_eq!(bodies(&receive(&provider, &queue, 10).await), ["2"]);
 }
 
 #[tokio::test]
 async fn a_time_in_the_future_neither_hides_nor_starves_a_file() {
-    let place = Place::new();
-    let (provider, queue) = made(&place, SpoolOptions::default()).await;
+    let scratch = Scratch::new();
+    let (provider, queue) = made(&scratch, SpoolOptions::default()).await;
     // From here on the folder is watched.
     assert!(receive(&provider, &queue, 1).await.is_empty());
     let next_year = Duration::from_secs(365 * 24 * 3600);
-    let elsewhere = place.folder.path().join("future");
+    let elsewhere = scratch.folder.path().join("future");
     fs::write(&elsewhere, "\"future\"").unwrap();
     fs::File::options().write(true).open(&elsewhere).unwrap().set_modified(SystemTime::now() + next_year).unwrap();
-    fs::rename(&elsewhere, place.incoming().join("future.json")).unwrap();
+    fs::rename(&elsewhere, scratch.incoming().join("future.json")).unwrap();
     assert_eq!(provider.queue_stats(&queue, soon()).await.unwrap().ready.value(), Some(1));
-    // It has been seen, and what comes later does not overtake it for a year.
+    // Later files do not overtake it for a year.
     let mut received = Vec::new();
     for n in 0..10 {
-        drop_in(&place, format!("{n}.json"), format!("{n}"), None);
+        drop_in(&scratch, format!("{n}.json"), format!("{n}"), None);
         let message = take(&provider, &queue).await;
         received.extend(bodies(std::slice::from_ref(&message)));
         provider.ack_message(&queue, message, soon()).await.unwrap();
@@ -327,23 +327,23 @@ async fn a_time_in_the_future_neither_hides_nor_starves_a_file() {
 }
 
 #[tokio::test]
-async fn a_file_that_may_not_be_read_dies_alone() {
-    let place = Place::new();
-    let (provider, queue) = made(&place, SpoolOptions::default()).await;
-    drop_in(&place, "locked.json", "\"locked\"", Some(1));
-    drop_in(&place, "open.json", "\"open\"", Some(2));
+async fn a_file_without_read_permission_is_dead_lettered_alone() {
+    let scratch = Scratch::new();
+    let (provider, queue) = made(&scratch, SpoolOptions::default()).await;
+    drop_in(&scratch, "locked.json", "\"locked\"", Some(1));
+    drop_in(&scratch, "open.json", "\"open\"", Some(2));
     use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(place.incoming().join("locked.json"), fs::Permissions::from_mode(0o000)).unwrap();
+    fs::set_permissions(scratch.incoming().join("locked.json"), fs::Permissions::from_mode(0o000)).unwrap();
     drop(provider);
-    crate::processes::as_nobody(&place, "unreadable");
-    let provider = place.connect().await;
+    crate::processes::as_nobody(&scratch, "unreadable");
+    let provider = scratch.connect().await;
     let letters = dead(&provider, &queue).await;
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].reason.as_str(), "unreadable");
     assert!(letters[0].error.as_ref().unwrap().contains("the permissions of the file"), "{:?}", letters[0]);
 }
 
-/// The worker's side of the test above: it is nobody, who may not read everything.
+/// Runs in the worker of the test above, as the user `nobody`.
 pub(crate) async fn receive_as_nobody(spool: &std::path::Path) {
     let provider = crate::connect(spool, SpoolOptions::default()).await;
     let queue = queue(ORDERS);

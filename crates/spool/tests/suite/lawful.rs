@@ -11,9 +11,9 @@ use postrider_conformance::{Harness, Outcome, Settings};
 use postrider_core::{ManualClock, MessagingError, QueueAdmin, QueueName};
 use postrider_spool::{SpoolOptions, SpoolProvider, SpoolStore, Watch};
 
-use crate::{Place, soon};
+use crate::{Scratch, soon};
 
-/// Every worker opens the folder for itself, as other processes do.
+/// A harness in which every worker opens its own store, as other processes do.
 struct Apart {
     spool: PathBuf,
     watch: Watch,
@@ -33,7 +33,7 @@ impl Harness for Apart {
         SpoolStore::open(&self.spool, self.options()).await?.connect()
     }
 
-    /// There is no server to lose. What can be lost is the disk that the folder is on.
+    /// There is no server to restart: the folder is removed for a moment, as an unmounted disk is.
     fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
         Some(Box::pin(async {
             let away = self.spool.with_extension("away");
@@ -46,20 +46,20 @@ impl Harness for Apart {
 }
 
 async fn every_rule_holds(watch: Watch) -> Section {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let tried = "Every worker opens the folder for itself, as other processes do. There is no server to restart: for L14 \
                  the folder is renamed away and put back. [More about it](spool.md).";
-    let harness = Apart { spool: place.spool(), watch };
+    let harness = Apart { spool: scratch.spool(), watch };
     let section = Section::of(harness, Settings::default(), tried).await.unwrap();
     let report = &section.report;
     for rule in &report.rules {
         assert_eq!(rule.outcome, Outcome::Holds, "{report}");
         for test in &rule.tests {
-            // All workers are on one host and have its clock: there is no worker whose clock is another one.
+            // All workers share the clock of one host.
             let is_untried = test.name == "l16_a_workers_clock_moves_no_lease_and_no_due_time";
             let is_expected = match test.outcome {
                 Outcome::NotExercised(_) => is_untried,
-                // A file has room for one error, and is removed at its message's end.
+                // A file has one error, and is removed when its message is settled.
                 Outcome::Refused(_) => [
                     "failed_attempt",
                     "archive",
@@ -77,9 +77,9 @@ async fn every_rule_holds(watch: Watch) -> Section {
             assert!(is_expected, "{}: {report}", test.name);
         }
     }
-    let left = place.connect().await.list_queues(soon()).await.unwrap();
+    let left = scratch.connect().await.list_queues(soon()).await.unwrap();
     assert_eq!(left, [], "the suite left queues behind");
-    let files: Vec<_> = std::fs::read_dir(place.spool()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let files: Vec<_> = std::fs::read_dir(scratch.spool()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(files.is_empty(), "the suite left files behind: {files:?}");
     section
 }
@@ -95,7 +95,7 @@ async fn every_rule_holds_where_there_is_no_inotify() {
     every_rule_holds(Watch::Poll).await;
 }
 
-/// A folder whose clock is moved by hand.
+/// A spool with a manual clock.
 struct ByHand {
     store: SpoolStore,
     clock: ManualClock,
@@ -118,12 +118,12 @@ impl TimedHarness for ByHand {
 
 #[test]
 fn it_does_what_the_model_does() {
-    let place = Place::in_memory();
+    let scratch = Scratch::in_memory();
     for watch in [Watch::Auto, Watch::Poll] {
         let clock = ManualClock::default();
         let options = SpoolOptions { clock: Arc::new(clock.clone()), watch, ..SpoolOptions::default() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let store = runtime.block_on(SpoolStore::open(place.spool(), options)).unwrap();
+        let store = runtime.block_on(SpoolStore::open(scratch.spool(), options)).unwrap();
         let cases = if crate::is_long() { 5000 } else { 250 };
         compare_with_model(&ByHand { store, clock }, cases, 11).unwrap();
     }

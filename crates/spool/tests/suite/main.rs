@@ -1,6 +1,6 @@
-//! A directory as a queue, judged from outside.
+//! Tests of the provider on a folder.
 
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+// A failure in a shared function is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
 mod bad_files;
@@ -21,17 +21,17 @@ use postrider_core::{Deadline, MessagingService, QueueAdmin, QueueName, ReceiveO
 use postrider_spool::{SpoolOptions, SpoolProvider, SpoolStore};
 use tempfile::TempDir;
 
-/// A folder of a test's own, removed afterwards.
-struct Place {
+/// A temporary folder of one test.
+struct Scratch {
     folder: TempDir,
 }
 
-impl Place {
+impl Scratch {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().expect("a folder for the test") }
     }
 
-    /// In main memory, where that is a place for files.
+    /// In main memory, if the system has a file system there.
     fn in_memory() -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder for the test");
         Self { folder }
@@ -63,7 +63,7 @@ fn soon() -> Deadline {
     Deadline::default()
 }
 
-/// Reads until nothing is left that could be read. Nobody is given anything.
+/// Receives until the queue is empty, and expects no message.
 async fn read_until_empty(provider: &SpoolProvider, queue: &QueueName) {
     let end = Instant::now() + Duration::from_secs(30);
     let options = ReceiveOptions::batch(10).wait(Duration::from_millis(50));
@@ -78,7 +78,7 @@ async fn read_until_empty(provider: &SpoolProvider, queue: &QueueName) {
     }
 }
 
-/// Whether the long runs were asked for.
+/// Whether POSTRIDER_LONG selects the long runs.
 fn is_long() -> bool {
     std::env::var_os("POSTRIDER_LONG").is_some()
 }

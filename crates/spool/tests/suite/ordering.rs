@@ -1,4 +1,4 @@
-//! Order by a key that is in the files of others.
+//! Order by a key in foreign files.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
@@ -8,9 +8,9 @@ use postrider_core::{
 };
 use postrider_spool::{SpoolOptions, SpoolProvider, Watch};
 
-use crate::{Place, queue, soon};
+use crate::{Scratch, queue, soon};
 
-/// As a chat's channels have it.
+/// The ordering keys of a chat.
 fn by_conversation(watch: Watch) -> SpoolOptions {
     let fields = ["workflowRunId", "channel,channelProfileId,conversationId"];
     SpoolOptions {
@@ -21,8 +21,8 @@ fn by_conversation(watch: Watch) -> SpoolOptions {
     }
 }
 
-fn drop_in(place: &Place, name: &str, conversation: &str, seconds: u64) {
-    let elsewhere = place.folder.path().join("being written");
+fn drop_in(scratch: &Scratch, name: &str, conversation: &str, seconds: u64) {
+    let elsewhere = scratch.folder.path().join("being written");
     let id = if conversation.is_empty() { "null".into() } else { format!("\"{conversation}\"") };
     fs::write(
         &elsewhere,
@@ -31,7 +31,7 @@ fn drop_in(place: &Place, name: &str, conversation: &str, seconds: u64) {
     .unwrap();
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000 + seconds);
     fs::File::options().write(true).open(&elsewhere).unwrap().set_modified(time).unwrap();
-    fs::rename(elsewhere, place.spool().join("chat/incoming").join(format!("{name}.json"))).unwrap();
+    fs::rename(elsewhere, scratch.spool().join("chat/incoming").join(format!("{name}.json"))).unwrap();
 }
 
 async fn receive(provider: &SpoolProvider, queue: &QueueName, max: usize) -> Vec<QueuedMessage> {
@@ -43,29 +43,29 @@ fn names(messages: &[QueuedMessage]) -> Vec<&str> {
 }
 
 async fn a_conversation_is_handled_in_order(watch: Watch) {
-    let place = Place::new();
-    let provider = place.connect_with(by_conversation(watch)).await;
+    let scratch = Scratch::new();
+    let provider = scratch.connect_with(by_conversation(watch)).await;
     let queue = queue("chat");
     provider.ensure_queue(&queue, soon()).await.unwrap();
     for (name, conversation, seconds) in
         [("a1", "a", 1), ("a2", "a", 2), ("b1", "b", 3), ("alone1", "", 4), ("alone2", "", 5), ("a3", "a", 6)]
     {
-        drop_in(&place, name, conversation, seconds);
+        drop_in(&scratch, name, conversation, seconds);
     }
     let mut first = receive(&provider, &queue, 10).await;
     assert_eq!(names(&first), ["a1.json", "b1.json", "alone1.json", "alone2.json"]);
     assert_eq!(first[0].envelope.ordering_key.as_ref().map(|key| key.as_str()), Some("slack/p/a"));
     assert_eq!(first[2].envelope.ordering_key, None);
 
-    // A failing head holds its conversation, for a worker that has just started, too.
+    // A failing head blocks its conversation, also for a new worker.
     let (head, delay, failed) = (first.remove(0), Duration::from_millis(500), Instant::now());
     provider.nack_message(&queue, head, Nack::retry_after(delay), soon()).await.unwrap();
-    let other = place.connect_with(by_conversation(watch)).await;
+    let other = scratch.connect_with(by_conversation(watch)).await;
     let options = ReceiveOptions::batch(10).wait(Duration::from_secs(20));
     let again = other.receive_messages(&queue, &options, soon()).await.unwrap();
     assert!(failed.elapsed() >= delay, "{:?} came after {:?}", names(&again), failed.elapsed());
     assert_eq!((names(&again), again[0].envelope.attempts_count), (vec!["a1.json"], 1));
-    // A message of Postrider's with the same key stands in the same line, behind the files, which are older.
+    // A sent message with the same key comes after the files, which are older.
     provider.send_message(&queue, Message::new("ours").ordering_key("slack/p/a").unwrap(), soon()).await.unwrap();
     let mut held = again;
     for expected in ["a2.json", "a3.json", "ours"] {
@@ -89,19 +89,19 @@ async fn a_conversation_is_handled_in_order_without_inotify() {
 }
 
 #[tokio::test]
-async fn a_file_that_came_before_the_worker_keeps_its_place_in_its_conversation() {
-    let place = Place::new();
+async fn a_file_from_before_the_worker_keeps_its_order_in_its_conversation() {
+    let scratch = Scratch::new();
     let queue = queue("chat");
-    fs::create_dir_all(place.spool().join("chat/incoming")).unwrap();
-    // Complete, but nobody has seen it come: it is taken only after the grace period, and until then holds its key.
-    let incoming = place.spool().join("chat/incoming");
+    fs::create_dir_all(scratch.spool().join("chat/incoming")).unwrap();
+    // Complete but not watched: it is received after the grace period, and blocks its key until then.
+    let incoming = scratch.spool().join("chat/incoming");
     let first = r#"{"channel": "slack", "channelProfileId": "p", "conversationId": "a", "name": "first"}"#;
     fs::write(incoming.join("first.json"), first).unwrap();
     let grace_period = Duration::from_secs(3);
-    let provider = place.connect_with(SpoolOptions { grace_period, ..by_conversation(Watch::Auto) }).await;
+    let provider = scratch.connect_with(SpoolOptions { grace_period, ..by_conversation(Watch::Auto) }).await;
     // From here on the folder is watched.
     assert_eq!(provider.queue_stats(&queue, soon()).await.unwrap().delayed.value(), Some(1));
-    let elsewhere = place.folder.path().join("second");
+    let elsewhere = scratch.folder.path().join("second");
     fs::write(&elsewhere, first.replace("first", "second")).unwrap();
     fs::rename(&elsewhere, incoming.join("second.json")).unwrap();
     provider.send_message(&queue, Message::new("third").ordering_key("slack/p/a").unwrap(), soon()).await.unwrap();
@@ -116,15 +116,15 @@ async fn a_file_that_came_before_the_worker_keeps_its_place_in_its_conversation(
 }
 
 #[tokio::test]
-async fn a_file_with_an_earlier_time_does_not_overtake_what_was_begun() {
-    let place = Place::new();
-    let provider = place.connect_with(by_conversation(Watch::Auto)).await;
+async fn a_file_with_an_earlier_time_does_not_overtake_a_leased_one() {
+    let scratch = Scratch::new();
+    let provider = scratch.connect_with(by_conversation(Watch::Auto)).await;
     let queue = queue("chat");
     provider.ensure_queue(&queue, soon()).await.unwrap();
-    drop_in(&place, "begun", "a", 10);
+    drop_in(&scratch, "begun", "a", 10);
     let held = receive(&provider, &queue, 10).await;
     assert_eq!(names(&held), ["begun.json"]);
-    drop_in(&place, "earlier", "a", 5);
+    drop_in(&scratch, "earlier", "a", 5);
     assert!(receive(&provider, &queue, 10).await.is_empty(), "two of one conversation at once");
     for message in held {
         provider.nack_message(&queue, message, Nack::retry_after(Duration::ZERO), soon()).await.unwrap();
@@ -138,19 +138,19 @@ async fn a_file_with_an_earlier_time_does_not_overtake_what_was_begun() {
 }
 
 #[test]
-fn only_as_many_files_are_read_as_the_order_needs() {
-    let place = Place::in_memory();
-    crate::processes::run("reads keys", &place.spool(), place.folder.path());
+fn a_claim_reads_only_the_files_that_the_order_needs() {
+    let scratch = Scratch::in_memory();
+    crate::processes::run("reads keys", &scratch.spool(), scratch.folder.path());
 }
 
-/// The worker's side of the test above: alone in its process, where reads are counted.
+/// Runs in the worker of the test above, alone in its process, where reads are counted.
 pub(crate) async fn read_few_keys() {
-    let place = Place::in_memory();
-    let provider = place.connect_with(by_conversation(Watch::Auto)).await;
+    let scratch = Scratch::in_memory();
+    let provider = scratch.connect_with(by_conversation(Watch::Auto)).await;
     let queue = queue("chat");
     provider.ensure_queue(&queue, soon()).await.unwrap();
     for n in 0..50 {
-        drop_in(&place, &format!("{n:02}"), &format!("c{n}"), n);
+        drop_in(&scratch, &format!("{n:02}"), &format!("c{n}"), n);
     }
     assert_eq!(names(&receive(&provider, &queue, 3).await), ["00.json", "01.json", "02.json"]);
     assert_eq!(failpoint::passed("spool.read_key"), 3);

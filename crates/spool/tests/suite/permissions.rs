@@ -1,4 +1,4 @@
-//! Who may read messages.
+//! Permissions of files and folders.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -7,13 +7,13 @@ use std::path::Path;
 use postrider_core::{Message, MessagingService, Nack, ReceiveOptions, Severity};
 use postrider_spool::{SpoolOptions, SpoolStore};
 
-use crate::{Place, queue, soon};
+use crate::{Scratch, queue, soon};
 
 fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// Every folder and file in it.
+/// Returns every folder and file in a folder.
 fn all_in(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -26,9 +26,9 @@ fn all_in(folder: &Path) -> Vec<std::path::PathBuf> {
     found
 }
 
-/// Has every kind of file made: messages, notes, a dead letter and its record, the lock.
-async fn use_it(place: &Place) {
-    let provider = place.connect().await;
+/// Creates every kind of file: messages, notes, a dead letter and its record, the lock.
+async fn use_it(scratch: &Scratch) {
+    let provider = scratch.connect().await;
     let queue = queue("orders");
     for body in ["dies", "retries", "waits"] {
         provider.send_message(&queue, Message::new(body), soon()).await.unwrap();
@@ -42,11 +42,11 @@ async fn use_it(place: &Place) {
 }
 
 #[tokio::test]
-async fn what_a_new_spool_holds_is_its_owners_alone() {
-    let place = Place::new();
-    use_it(&place).await;
-    assert_eq!(mode(&place.spool()), 0o700);
-    let all = all_in(&place.spool());
+async fn only_its_owner_can_read_a_new_spool() {
+    let scratch = Scratch::new();
+    use_it(&scratch).await;
+    assert_eq!(mode(&scratch.spool()), 0o700);
+    let all = all_in(&scratch.spool());
     assert!(all.len() > 10, "{all:?}");
     for path in all {
         let expected = if path.is_dir() { 0o700 } else { 0o600 };
@@ -55,16 +55,16 @@ async fn what_a_new_spool_holds_is_its_owners_alone() {
 }
 
 #[tokio::test]
-async fn a_folder_that_was_there_keeps_its_mode_and_says_who_may_read_what_is_in_it() {
+async fn an_existing_folder_keeps_its_mode_and_its_content_inherits_it() {
     for (given, files) in [(0o750, 0o640), (0o755, 0o644)] {
-        let place = Place::new();
-        fs::create_dir(place.spool()).unwrap();
-        fs::set_permissions(place.spool(), Permissions::from_mode(given)).unwrap();
-        use_it(&place).await;
-        assert_eq!(mode(&place.spool()), given);
-        for path in all_in(&place.spool()) {
+        let scratch = Scratch::new();
+        fs::create_dir(scratch.spool()).unwrap();
+        fs::set_permissions(scratch.spool(), Permissions::from_mode(given)).unwrap();
+        use_it(&scratch).await;
+        assert_eq!(mode(&scratch.spool()), given);
+        for path in all_in(&scratch.spool()) {
             let most = if path.is_dir() { given } else { files };
-            // The umask of whoever runs the tests may take some away.
+            // The umask of the tests may remove some permissions.
             assert_eq!(mode(&path) & !most, 0, "{}: {:o}", path.display(), mode(&path));
         }
     }
@@ -72,20 +72,20 @@ async fn a_folder_that_was_there_keeps_its_mode_and_says_who_may_read_what_is_in
 
 #[tokio::test]
 async fn the_doctor_warns_of_a_spool_that_every_user_can_read() {
-    let place = Place::new();
-    use_it(&place).await;
+    let scratch = Scratch::new();
+    use_it(&scratch).await;
     let warnings = || async {
-        let findings = SpoolStore::examine(place.spool(), SpoolOptions::default()).await;
+        let findings = SpoolStore::examine(scratch.spool(), SpoolOptions::default()).await;
         let is_warning =
             |finding: &postrider_core::Finding| finding.severity == Severity::Warning && finding.check == "permissions";
         findings.into_iter().filter(is_warning).map(|finding| finding.found).collect::<Vec<_>>()
     };
-    fs::set_permissions(place.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(scratch.folder.path(), Permissions::from_mode(0o755)).unwrap();
     assert_eq!(warnings().await, [""; 0]);
-    fs::set_permissions(place.spool(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(scratch.spool(), Permissions::from_mode(0o755)).unwrap();
     let told = warnings().await;
     assert!(told.len() == 1 && told[0].contains("mode 0755"), "{told:?}");
-    // The folder above it keeps others out.
-    fs::set_permissions(place.folder.path(), Permissions::from_mode(0o700)).unwrap();
+    // The folder above it excludes other users.
+    fs::set_permissions(scratch.folder.path(), Permissions::from_mode(0o700)).unwrap();
     assert_eq!(warnings().await, [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! Several processes on one folder: this binary starts itself again as workers, and kills them.
+//! Several processes on one folder: the test binary starts itself as workers, and kills them.
 
 mod every_step;
 mod killed;
@@ -9,14 +9,14 @@ use postrider_conformance::processes::WorkerProcess;
 use postrider_conformance::processes::killed::work;
 use postrider_spool::{SpoolOptions, Watch};
 
-/// What a worker process is told, by environment variables.
+/// Environment variables with the parameters of a worker process.
 const ROLE: &str = "POSTRIDER_TEST_ROLE";
 const SPOOL: &str = "POSTRIDER_TEST_SPOOL";
 const REPORT: &str = "POSTRIDER_TEST_REPORT";
 const NUMBER: &str = "POSTRIDER_TEST_NUMBER";
 const FAILPOINTS: &str = "POSTRIDER_FAILPOINTS";
 
-/// Starts this binary again as a worker.
+/// Starts this binary as a worker.
 fn spawn(role: &str, spool: &Path, report: &Path, number: u32, failpoints: &str) -> WorkerProcess {
     let number = number.to_string();
     let variables = [
@@ -29,25 +29,25 @@ fn spawn(role: &str, spool: &Path, report: &Path, number: u32, failpoints: &str)
     WorkerProcess::start("processes::worker", &variables).expect("a worker can be started")
 }
 
-/// Has a worker do something, and waits for its end.
+/// Runs a worker to its end.
 pub(crate) fn run(role: &str, spool: &Path, report: &Path) {
     assert!(spawn(role, spool, report, 1, "").wait().unwrap(), "the worker failed");
 }
 
-/// Has nobody, who may not read everything, do something with a spool that everybody may use.
-pub(crate) fn as_nobody(place: &crate::Place, role: &str) {
+/// Runs a worker as the user `nobody` on a spool that every user may write.
+pub(crate) fn as_nobody(scratch: &crate::Scratch, role: &str) {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
-    for entry in [place.folder.path().to_owned(), place.spool(), place.spool().join("orders")] {
+    for entry in [scratch.folder.path().to_owned(), scratch.spool(), scratch.spool().join("orders")] {
         std::fs::set_permissions(&entry, std::fs::Permissions::from_mode(0o777)).unwrap();
     }
-    for entry in std::fs::read_dir(place.spool().join("orders")).unwrap() {
+    for entry in std::fs::read_dir(scratch.spool().join("orders")).unwrap() {
         std::fs::set_permissions(entry.unwrap().path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     }
-    // By this name, because the folder of the binary need not be open to everybody.
+    // By this path, because the folder of the binary may not be readable for that user.
     let mut worker = std::process::Command::new("/proc/self/exe");
     worker.args(["processes::worker", "--exact", "--test-threads=1"]).current_dir("/");
-    worker.env(ROLE, role).env(SPOOL, place.spool()).env(REPORT, place.folder.path()).env(NUMBER, "1");
+    worker.env(ROLE, role).env(SPOOL, scratch.spool()).env(REPORT, scratch.folder.path()).env(NUMBER, "1");
     if nix::unistd::geteuid().is_root() {
         worker.uid(65534).gid(65534);
     }
@@ -55,7 +55,7 @@ pub(crate) fn as_nobody(place: &crate::Place, role: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// The worker's side. Started as a test by hand it does nothing.
+/// Runs in a worker; does nothing as a test of its own.
 #[test]
 fn worker() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -67,7 +67,7 @@ fn worker() {
     runtime.block_on(async {
         match role.as_str() {
             "killed" => work(crate::connect(&spool, SpoolOptions::default()).await, &report, number).await,
-            "killed, looking" => {
+            "killed, polling" => {
                 let options = SpoolOptions { watch: Watch::Poll, ..SpoolOptions::default() };
                 work(crate::connect(&spool, options).await, &report, number).await;
             }

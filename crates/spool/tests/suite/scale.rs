@@ -1,4 +1,4 @@
-//! Many files: a folder is read once, and what a claim costs does not depend on how many wait.
+//! Many files: a folder is read once, and the cost of a claim does not depend on the number of waiting files.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use postrider_core::{Message, MessagingService, QueueAdmin, QueueName, ReceiveOptions, Settlement, failpoint};
 use postrider_spool::{SpoolOptions, SpoolProvider};
 
-use crate::{Place, is_long, queue, soon};
+use crate::{Scratch, is_long, queue, soon};
 
-/// How long one message at a time takes, claimed and acknowledged: the median.
+/// Median time of the claim and the acknowledgement of one message.
 async fn one_at_a_time(provider: &SpoolProvider, queue: &QueueName) -> Duration {
     let mut times = Vec::new();
     for _ in 0..50 {
@@ -25,20 +25,20 @@ async fn one_at_a_time(provider: &SpoolProvider, queue: &QueueName) -> Duration 
 }
 
 #[tokio::test]
-async fn a_claim_costs_the_same_however_many_files_wait() {
-    // In main memory, so that what is measured is this program and not the disk's mood.
-    let place = Place::in_memory();
+async fn a_claim_costs_the_same_with_many_files() {
+    // In main memory, so that the disk does not influence the measurement.
+    let scratch = Scratch::in_memory();
     let grace_period = Duration::from_millis(100);
-    let provider = place.connect_with(SpoolOptions { grace_period, ..SpoolOptions::default() }).await;
+    let provider = scratch.connect_with(SpoolOptions { grace_period, ..SpoolOptions::default() }).await;
     let (few, many) = (queue("few"), queue("many"));
     let most = if is_long() { 1_000_000 } else { 20_000 };
     for (queue, files) in [(&few, 200), (&many, most)] {
         provider.ensure_queue(queue, soon()).await.unwrap();
-        let incoming = place.spool().join(queue.as_str()).join("incoming");
+        let incoming = scratch.spool().join(queue.as_str()).join("incoming");
         for n in 0..files {
             fs::write(incoming.join(format!("{n:07}.json")), "{}").unwrap();
         }
-        // The scan at the start. The files are left alone for as long as they need, then all are messages.
+        // The first scan. After the grace period all files are messages.
         let began = Instant::now();
         let stats = provider.queue_stats(queue, soon()).await.unwrap();
         assert_eq!(stats.message_count(), Some(files));
@@ -48,11 +48,11 @@ async fn a_claim_costs_the_same_however_many_files_wait() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
-    // A machine that is busy with something else may slow one of the two down, but not each time.
+    // A busy machine may slow one of the two down, but not every time.
     for _ in 0..3 {
         let (with_few, with_many) = (one_at_a_time(&provider, &few).await, one_at_a_time(&provider, &many).await);
         println!("a claim and its ack take {with_few:?} with 200 files and {with_many:?} with {most}");
-        // Reading so many names again would take a hundred times as long.
+        // Reading all names again would take a hundred times as long.
         if with_many < with_few * 5 + Duration::from_millis(1) {
             return;
         }
@@ -61,18 +61,18 @@ async fn a_claim_costs_the_same_however_many_files_wait() {
 }
 
 #[tokio::test]
-async fn a_send_an_ack_and_an_extend_of_a_new_process_do_not_read_what_waits() {
-    let place = Place::in_memory();
-    let provider = place.connect().await;
+async fn a_send_an_ack_and_an_extend_of_a_new_process_do_not_read_waiting_files() {
+    let scratch = Scratch::in_memory();
+    let provider = scratch.connect().await;
     let queue = queue("many");
     provider.send_message(&queue, Message::new("held"), soon()).await.unwrap();
     let held = provider.receive_messages(&queue, &ReceiveOptions::default(), soon()).await.unwrap().pop().unwrap();
     let receipt = held.into_receipt();
-    crate::processes::run("settles", &place.spool(), receipt.to_string().as_ref());
+    crate::processes::run("settles", &scratch.spool(), receipt.to_string().as_ref());
     assert_eq!(provider.queue_stats(&queue, soon()).await.unwrap().message_count(), Some(1));
 }
 
-/// The worker's side of the test above.
+/// Runs in the worker of the test above.
 pub(crate) async fn send_and_settle(spool: &std::path::Path, receipt: &str) {
     let provider = crate::connect(spool, Default::default()).await;
     let queue = queue("many");
@@ -80,24 +80,24 @@ pub(crate) async fn send_and_settle(spool: &std::path::Path, receipt: &str) {
     provider.send_message(&queue, Message::new("sent"), soon()).await.unwrap();
     provider.extend_visibility(&queue, &receipt, Duration::from_secs(30), soon()).await.unwrap();
     provider.ack_message(&queue, receipt, soon()).await.unwrap();
-    assert_eq!(failpoint::passed("spool.scan"), 0, "what waits was read");
+    assert_eq!(failpoint::passed("spool.scan"), 0, "the waiting files were read");
     provider.peek(&queue, 1, soon()).await.unwrap();
-    assert_eq!(failpoint::passed("spool.scan"), 1, "nobody counts how often it is read");
+    assert_eq!(failpoint::passed("spool.scan"), 1, "the failpoint does not count reads");
 }
 
 #[test]
 fn a_process_that_may_open_few_files_can_use_many_queues() {
-    let place = Place::in_memory();
-    crate::processes::run("many queues", &place.spool(), place.folder.path());
+    let scratch = Scratch::in_memory();
+    crate::processes::run("many queues", &scratch.spool(), scratch.folder.path());
 }
 
-/// The worker's side of the test above.
+/// Runs in the worker of the test above.
 pub(crate) async fn use_many_queues(spool: &std::path::Path) {
     use nix::sys::resource::{Resource, setrlimit};
     setrlimit(Resource::RLIMIT_NOFILE, 512, 512).unwrap();
     let provider = crate::connect(spool, Default::default()).await;
     let queues: Vec<_> = (0..200).map(|n| queue(&format!("queue_{n}"))).collect();
-    // One of them is waited for all the time, and hears what comes.
+    // A receiver waits on the first queue all the time.
     provider.ensure_queue(&queues[0], soon()).await.unwrap();
     let (waiting, first) = (provider.clone(), queues[0].clone());
     let waiting = tokio::spawn(async move {
@@ -111,28 +111,28 @@ pub(crate) async fn use_many_queues(spool: &std::path::Path) {
         let received = provider.receive_messages(queue, &ReceiveOptions::default(), soon()).await.unwrap();
         assert_eq!(received.len(), 1, "{queue}");
     }
-    // Sent by somebody else, so that only the folder tells.
+    // Sent by another store, so that only inotify reports it.
     let other = crate::connect(spool, Default::default()).await;
     other.send_message(&queues[0], Message::new("waited for"), soon()).await.unwrap();
     assert_eq!(waiting.await.unwrap().as_deref(), Some(b"waited for".as_slice()));
 }
 
 #[tokio::test]
-async fn processes_that_each_claim_once_do_not_starve_the_less_urgent() {
+async fn processes_that_each_claim_once_do_not_starve_low_priorities() {
     use postrider_core::Priority;
-    let place = Place::in_memory();
+    let scratch = Scratch::in_memory();
     let queue = queue("urgent");
-    let sender = place.connect().await;
+    let sender = scratch.connect().await;
     sender.send_message(&queue, Message::new("low").priority(Priority::LOWEST), soon()).await.unwrap();
     let mut first = None;
     for n in 0..40 {
         sender.send_message(&queue, Message::new("high").priority(Priority::HIGHEST), soon()).await.unwrap();
-        let worker = place.connect().await;
+        let worker = scratch.connect().await;
         let message = worker.receive_messages(&queue, &ReceiveOptions::default(), soon()).await.unwrap().pop().unwrap();
         first = first.or((message.message == "low").then_some(n));
         worker.ack_message(&queue, message, soon()).await.unwrap();
         worker.close(soon()).await.unwrap();
     }
     let first = first.expect("the less urgent message was never received");
-    assert!(first > 0, "what is urgent goes first");
+    assert!(first > 0, "the high priority goes first");
 }

@@ -1,4 +1,4 @@
-//! What SQS is asked, and how often.
+//! Which calls are made to SQS, and how many.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-use crate::stand_in::{refused, rows_of, stand_in, taken, url_of};
+use crate::fake_endpoint::{fake_endpoint, refused, rows_of, taken, url_of};
 use crate::{queue, soon};
 
 async fn connect(url: &str) -> SqsProvider {
@@ -20,10 +20,10 @@ async fn connect(url: &str) -> SqsProvider {
 }
 
 #[tokio::test]
-async fn senders_who_wait_at_the_same_moment_go_out_in_calls_of_ten() {
+async fn concurrent_sends_share_calls_of_ten() {
     let (calls, arrived, held) =
         (Arc::new(Mutex::new(Vec::new())), Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
-    let url = stand_in({
+    let url = fake_endpoint({
         let (calls, arrived, held) = (calls.clone(), arrived.clone(), held.clone());
         move |action, body| {
             let (calls, arrived, held) = (calls.clone(), arrived.clone(), held.clone());
@@ -37,7 +37,7 @@ async fn senders_who_wait_at_the_same_moment_go_out_in_calls_of_ten() {
                         drop(held.acquire().await.unwrap());
                         taken(&body, false)
                     }
-                    other => panic!("nobody asks for {other}"),
+                    other => panic!("unexpected call {other}"),
                 }
             }
         }
@@ -63,16 +63,16 @@ async fn senders_who_wait_at_the_same_moment_go_out_in_calls_of_ten() {
     assert!(calls[1..].iter().all(|rows| *rows == 10), "{calls:?}");
 }
 
-/// What of a call is throttled.
+/// Which part of a call is throttled.
 #[derive(Debug, Clone, Copy)]
 enum Throttle {
     Call,
     Row,
 }
 
-/// An endpoint that has one message at most, and hands it out once a test says that its delay has passed.
+/// State of a fake endpoint with at most one message, which it delivers when the test sets `is_due`.
 #[derive(Default)]
-struct Place {
+struct FakeSqs {
     message: Option<Value>,
     is_due: bool,
     loses_sends: bool,
@@ -83,7 +83,7 @@ struct Place {
     waits: Vec<i64>,
 }
 
-impl Place {
+impl FakeSqs {
     fn answer(&mut self, action: &str, body: &str) -> (u16, String) {
         let asked: Value = serde_json::from_str(body).unwrap();
         let done = json!({ "Successful": [{ "Id": "0", "MessageId": "m", "MD5OfMessageBody": "x" }], "Failed": [] });
@@ -118,7 +118,7 @@ impl Place {
                     None => json!({}),
                 }
             }
-            other => panic!("nobody asks for {other}"),
+            other => panic!("unexpected call {other}"),
         };
         (200, answer.to_string())
     }
@@ -140,74 +140,74 @@ impl Place {
     }
 }
 
-async fn place() -> (SqsProvider, Arc<Mutex<Place>>) {
-    let place = Arc::new(Mutex::new(Place::default()));
-    let known = place.clone();
-    let url = stand_in(move |action, body| {
+async fn fake() -> (SqsProvider, Arc<Mutex<FakeSqs>>) {
+    let fake = Arc::new(Mutex::new(FakeSqs::default()));
+    let known = fake.clone();
+    let url = fake_endpoint(move |action, body| {
         let answer = known.lock().unwrap().answer(&action, &body);
         async move { answer }
     });
-    (connect(&url.await).await, place)
+    (connect(&url.await).await, fake)
 }
 
 #[tokio::test]
 async fn a_message_with_a_long_delay_is_sent_on_until_it_is_due() {
-    let ((provider, place), orders) = (place().await, queue("orders"));
+    let ((provider, fake), orders) = (fake().await, queue("orders"));
     let sent = Message::new("later").header("tenant", "acme").unwrap().delay(Duration::from_secs(3600));
     let id = provider.send_message(&orders, sent, soon()).await.unwrap();
     for hop in 1..4 {
-        place.lock().unwrap().is_due = true;
+        fake.lock().unwrap().is_due = true;
         let early = provider.receive_messages(&orders, &ReceiveOptions::default(), soon()).await.unwrap();
         assert!(early.is_empty(), "after {hop} quarters of an hour");
-        assert_eq!(place.lock().unwrap().deleted, hop, "the message that was sent on is removed");
+        assert_eq!(fake.lock().unwrap().deleted, hop, "the original of a hop is deleted");
     }
-    assert_eq!(place.lock().unwrap().delays, [900; 4]);
-    place.lock().unwrap().is_due = true;
+    assert_eq!(fake.lock().unwrap().delays, [900; 4]);
+    fake.lock().unwrap().is_due = true;
     let due = provider.receive_messages(&orders, &ReceiveOptions::default(), soon()).await.unwrap();
     let [due] = due.as_slice() else { panic!("{due:?}") };
     assert_eq!((due.id(), &due.message[..]), (id, b"later".as_slice()));
     assert_eq!(due.envelope.headers.get("tenant"), Some("acme"));
-    assert_eq!((due.envelope.receive_count, due.envelope.attempts_count), (1, 0), "a hop is no delivery");
+    assert_eq!((due.envelope.receive_count, due.envelope.attempts_count), (1, 0), "a hop does not count as a delivery");
 }
 
 #[tokio::test]
 async fn a_receive_that_waits_is_a_long_poll() {
     let mut seen = Vec::new();
-    // On a busy machine the call may begin late, but not each time.
+    // On a busy machine the call may begin late, but not every time.
     for _ in 0..5 {
-        let ((provider, place), orders) = (place().await, queue("orders"));
+        let ((provider, fake), orders) = (fake().await, queue("orders"));
         provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
-        place.lock().unwrap().is_due = true;
+        fake.lock().unwrap().is_due = true;
         let options = ReceiveOptions::default().wait(Duration::from_secs(7));
         let received = provider.receive_messages(&orders, &options, soon()).await.unwrap();
         assert_eq!(received.len(), 1);
-        seen.push(place.lock().unwrap().waits.clone());
-        // What is left of the seven seconds, in whole ones.
+        seen.push(fake.lock().unwrap().waits.clone());
+        // The rest of the seven seconds, in whole seconds.
         if matches!(seen.last().unwrap()[..], [5..=7]) {
             return;
         }
     }
-    panic!("waits that SQS was asked for: {seen:?}");
+    panic!("wait times of the calls: {seen:?}");
 }
 
 #[tokio::test]
-async fn an_end_that_was_seen_is_not_looked_for_again() {
-    let ((provider, place), orders) = (place().await, queue("orders"));
+async fn a_sweep_ends_with_one_empty_long_poll() {
+    let ((provider, fake), orders) = (fake().await, queue("orders"));
     let dead = provider.list_dead_letters(&orders, &DeadLetterQuery::default(), soon()).await.unwrap();
     assert!(dead.letters.is_empty());
-    // A look that may have missed something, and one that asks all of SQS.
-    assert_eq!(place.lock().unwrap().waits, [0, 1]);
+    // A short poll, which may miss messages, and a long poll.
+    assert_eq!(fake.lock().unwrap().waits, [0, 1]);
 }
 
 #[tokio::test]
-async fn a_settle_of_which_nobody_knows_the_outcome_extends_no_lease() {
-    let ((provider, place), orders) = (place().await, queue("orders"));
+async fn a_settlement_with_an_unknown_outcome_extends_no_lease() {
+    let ((provider, fake), orders) = (fake().await, queue("orders"));
     provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
-    place.lock().unwrap().is_due = true;
+    fake.lock().unwrap().is_due = true;
     let options = ReceiveOptions::default().visibility(Duration::from_secs(60));
     let received = provider.receive_messages(&orders, &options, soon()).await.unwrap();
     let receipt = received.into_iter().next().expect("a message").into_receipt();
-    place.lock().unwrap().loses_sends = true;
+    fake.lock().unwrap().loses_sends = true;
     let nack = Nack::retry_after(Duration::ZERO);
     let unknown = provider.nack_message(&orders, receipt.clone(), nack, soon()).await;
     assert!(matches!(unknown, Err(MessagingError::OutcomeUnknown { .. })), "{unknown:?}");
@@ -216,30 +216,30 @@ async fn a_settle_of_which_nobody_knows_the_outcome_extends_no_lease() {
     tokio::time::resume();
     let late = provider.ack_message(&orders, receipt, soon()).await;
     assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "{late:?}");
-    assert_eq!(place.lock().unwrap().deleted, 0);
+    assert_eq!(fake.lock().unwrap().deleted, 0);
 }
 
 #[tokio::test]
-async fn a_receipt_is_not_sent_again_after_its_lease_however_long_it_is_throttled() {
+async fn a_throttled_receipt_is_not_sent_again_after_its_lease() {
     let nacks = [None, Some(Nack::Release), Some(Nack::retry_after(Duration::ZERO))];
     let cases = [Throttle::Call, Throttle::Row].into_iter().flat_map(|t| nacks.clone().map(|n| (t, n)));
     join_all(cases.map(async |(throttle, nack)| {
-        let ((provider, place), orders) = (place().await, queue("orders"));
+        let ((provider, fake), orders) = (fake().await, queue("orders"));
         provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
-        place.lock().unwrap().is_due = true;
+        fake.lock().unwrap().is_due = true;
         let options = ReceiveOptions::default().visibility(Duration::from_secs(2));
         let received = provider.receive_messages(&orders, &options, soon()).await.unwrap();
         let over = Instant::now() + Duration::from_secs(2);
         let receipt = received.into_iter().next().expect("a message").into_receipt();
-        place.lock().unwrap().throttles_ends = Some(throttle);
+        fake.lock().unwrap().throttles_ends = Some(throttle);
         let late = match nack.clone() {
             None => provider.ack_message(&orders, receipt, soon()).await,
             Some(nack) => provider.nack_message(&orders, receipt, nack, soon()).await,
         };
         assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "{throttle:?} {nack:?}: {late:?}");
-        let asked = place.lock().unwrap().ends_asked_at.clone();
+        let asked = fake.lock().unwrap().ends_asked_at.clone();
         assert!(asked.len() > 1, "{throttle:?} {nack:?}: it was not tried again");
-        // What was sent in time may be on the way for a moment, and for longer on a busy machine.
+        // A call made in time may arrive later, especially on a busy machine.
         let last = *asked.last().unwrap();
         assert!(last < over + Duration::from_secs(5), "{throttle:?} {nack:?}: sent {:?} late", last - over);
     }))

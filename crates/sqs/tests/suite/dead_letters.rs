@@ -1,4 +1,4 @@
-//! Many dead letters at once, beside a worker that rejects them again.
+//! Many dead letters, with a worker that rejects them again.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use postrider_core::{
 };
 use postrider_sqs::SqsProvider;
 
-use crate::{Emulator, Place, soon};
+use crate::{Emulator, TestStore, soon};
 
-/// More than a redrive or a hold takes at a time, twice over.
+/// More than the messages of one chunk of a redrive or a hold.
 const MANY: usize = 1200;
 
-/// Long enough for all of them.
+/// A deadline that is long enough for all of them.
 fn later() -> Deadline {
     Deadline::after(Duration::from_secs(300))
 }
 
-/// Rejects what comes until nothing has come for a while, and answers how many those were.
+/// Rejects messages until none arrives for a while, and returns how many there were.
 async fn reject_all(worker: &SqsProvider, queue: &QueueName) -> usize {
     let options = ReceiveOptions::batch(100).visibility(Duration::from_secs(300)).wait(Duration::from_secs(3));
     let mut rejected = 0;
@@ -36,7 +36,7 @@ async fn reject_all(worker: &SqsProvider, queue: &QueueName) -> usize {
     }
 }
 
-/// Every dead letter, page by page.
+/// Lists all dead letters, page by page.
 async fn list(provider: &SqsProvider, queue: &QueueName) -> Vec<MessageId> {
     let (mut all, mut query) = (Vec::new(), DeadLetterQuery { limit: 250, ..DeadLetterQuery::default() });
     loop {
@@ -51,9 +51,9 @@ async fn list(provider: &SqsProvider, queue: &QueueName) -> Vec<MessageId> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a long storm on an emulator: scripts/test --full"]
-async fn letters_that_die_again_while_they_are_redriven_are_all_there_once() {
-    let place = Place::new(Emulator::Ministack);
-    let (provider, worker, queue) = (place.connect().await, place.connect().await, crate::queue("again"));
+async fn letters_that_are_rejected_again_during_a_redrive_are_all_there_once() {
+    let store = TestStore::new(Emulator::Ministack);
+    let (provider, worker, queue) = (store.connect().await, store.connect().await, crate::queue("again"));
     let mut sent = HashSet::new();
     for _ in 0..MANY / 100 {
         let messages = (0..100).map(|n| Message::new(n.to_string())).collect();
@@ -67,7 +67,7 @@ async fn letters_that_die_again_while_they_are_redriven_are_all_there_once() {
         let redriving = provider.redrive_dead_letters(&queue, &redrive, later());
         let (report, rejected) = tokio::join!(redriving, reject_all(&worker, &queue));
         assert_eq!(report.unwrap().redriven.iter().copied().collect::<HashSet<_>>(), sent);
-        // The worker may have seen nothing for a while before the redrive's end.
+        // The worker may have stopped before the redrive ended.
         assert_eq!(rejected + reject_all(&worker, &queue).await, MANY);
     }
     let (first, second) = (list(&provider, &queue).await, list(&provider, &queue).await);
@@ -75,5 +75,5 @@ async fn letters_that_die_again_while_they_are_redriven_are_all_there_once() {
     assert_eq!(first, second);
     let purged = provider.purge_dead_letters(&queue, &DeadLetterSelection::All, later()).await.unwrap();
     assert_eq!(purged, MANY as u64);
-    place.leave().await;
+    store.delete_queues().await;
 }

@@ -1,4 +1,4 @@
-//! What is found when queues are looked at.
+//! Findings of `postrider doctor`.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use postrider_core::{Finding, Message, MessagingService, Severity};
 use postrider_sqs::aws_sdk_sqs::types::QueueAttributeName;
 use postrider_sqs::{SqsOptions, SqsStore};
 
-use crate::stand_in::{refused, stand_in, url_of};
-use crate::{Emulator, Place, queue, soon, take};
+use crate::fake_endpoint::{fake_endpoint, refused, url_of};
+use crate::{Emulator, TestStore, queue, soon, take};
 
-async fn examine(place: &Place, options: SqsOptions) -> Vec<Finding> {
-    SqsStore::examine(&place.url(), options, soon()).await.unwrap()
+async fn examine(store: &TestStore, options: SqsOptions) -> Vec<Finding> {
+    SqsStore::examine(&store.url(), options, soon()).await.unwrap()
 }
 
 fn found(findings: &[Finding], check: &str) -> Vec<Severity> {
@@ -18,43 +18,43 @@ fn found(findings: &[Finding], check: &str) -> Vec<Severity> {
 }
 
 #[tokio::test]
-async fn a_queue_that_would_lose_messages_is_found_and_a_good_one_is_not() {
+async fn a_queue_that_would_lose_messages_is_reported_and_a_good_one_is_not() {
     for emulator in Emulator::ALL {
-        let place = Place::new(emulator);
-        let provider = place.connect().await;
+        let store = TestStore::new(emulator);
+        let provider = store.connect().await;
         provider.ensure_queue(&queue("good"), soon()).await.unwrap();
-        let findings = examine(&place, SqsOptions::default()).await;
+        let findings = examine(&store, SqsOptions::default()).await;
         let bad: Vec<_> = findings.iter().filter(|finding| finding.severity > Severity::Note).collect();
         assert!(bad.is_empty(), "{emulator:?}: {bad:?}");
         assert_eq!(found(&findings, "credentials"), [Severity::Fine]);
         assert!(findings[0].found.contains("emulators"), "{findings:?}");
-        let client = postrider_sqs::client(&place.url(), Duration::from_secs(5)).await.unwrap();
-        let create = client.create_queue().queue_name(format!("{}bad", place.prefix));
+        let client = postrider_sqs::client(&store.url(), Duration::from_secs(5)).await.unwrap();
+        let create = client.create_queue().queue_name(format!("{}bad", store.prefix));
         let create = create.attributes(QueueAttributeName::MessageRetentionPeriod, "60");
         create.attributes(QueueAttributeName::DelaySeconds, "5").send().await.unwrap();
-        let findings = examine(&place, SqsOptions { create_queues: false, ..SqsOptions::default() }).await;
+        let findings = examine(&store, SqsOptions { create_queues: false, ..SqsOptions::default() }).await;
         assert_eq!(found(&findings, "retention"), [Severity::Warning]);
         assert_eq!(found(&findings, "delay"), [Severity::Warning]);
         assert_eq!(found(&findings, "dead letters"), [Severity::Warning, Severity::Problem], "{findings:?}");
-        place.leave().await;
+        store.delete_queues().await;
     }
 }
 
 #[tokio::test]
-async fn a_look_changes_nothing() {
+async fn the_checks_change_nothing() {
     for emulator in Emulator::ALL {
-        let place = Place::new(emulator);
-        let (provider, orders) = (place.connect().await, queue("orders"));
+        let store = TestStore::new(emulator);
+        let (provider, orders) = (store.connect().await, queue("orders"));
         provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
         provider.send_message(&orders, Message::new("x").ordering_key("k").unwrap(), soon()).await.unwrap();
-        let client = postrider_sqs::client(&place.url(), Duration::from_secs(5)).await.unwrap();
+        let client = postrider_sqs::client(&store.url(), Duration::from_secs(5)).await.unwrap();
         let seen = async || {
-            let urls = client.list_queues().queue_name_prefix(&place.prefix).send().await.unwrap().queue_urls.unwrap();
+            let urls = client.list_queues().queue_name_prefix(&store.prefix).send().await.unwrap().queue_urls.unwrap();
             let mut seen = Vec::new();
             for url in urls {
                 let ask = client.get_queue_attributes().queue_url(&url).attribute_names(QueueAttributeName::All);
                 let mut attributes = ask.send().await.unwrap().attributes.unwrap();
-                // Moto gives the moment at which it is asked.
+                // Moto returns the time of the call.
                 attributes.remove(&QueueAttributeName::LastModifiedTimestamp);
                 seen.push((url, attributes));
             }
@@ -63,21 +63,25 @@ async fn a_look_changes_nothing() {
         };
         let before = seen().await;
         assert_eq!(before.len(), 3);
-        let findings = examine(&place, SqsOptions::default()).await;
+        let findings = examine(&store, SqsOptions::default()).await;
         assert_eq!(found(&findings, "permissions"), []);
         assert_eq!(seen().await, before, "{emulator:?}");
         for _ in 0..2 {
-            assert_eq!(take(&provider, &orders).await.envelope.receive_count, 1, "a look counts as no delivery");
+            assert_eq!(
+                take(&provider, &orders).await.envelope.receive_count,
+                1,
+                "the checks do not count as deliveries"
+            );
         }
-        place.leave().await;
+        store.delete_queues().await;
     }
 }
 
-/// An endpoint with one queue and its dead letters, where some things are not allowed.
+/// Findings on an endpoint with one queue and its dead letters, where some permissions are missing.
 async fn strict<const N: usize>(forbidden: [&'static str; N]) -> Vec<Finding> {
-    let url = stand_in(move |action, body| async move {
+    let url = fake_endpoint(move |action, body| async move {
         match action.as_str() {
-            // Batches are not rights of their own.
+            // A batch call needs the permission of the single call.
             action if forbidden.contains(&action.trim_end_matches("Batch")) => refused("AccessDeniedException"),
             "ListQueues" => (200, r#"{"QueueUrls":["http://127.0.0.1/0/orders"]}"#.to_owned()),
             "GetQueueUrl" if body.contains(".fifo") => refused("QueueDoesNotExist"),
@@ -86,7 +90,7 @@ async fn strict<const N: usize>(forbidden: [&'static str; N]) -> Vec<Finding> {
             "SendMessageBatch" => refused("EmptyBatchRequest"),
             "ReceiveMessage" => refused("InvalidParameterValue"),
             "DeleteMessage" | "ChangeMessageVisibility" => refused("ReceiptHandleIsInvalid"),
-            other => panic!("nobody asks for {other}"),
+            other => panic!("unexpected call {other}"),
         }
     });
     let findings = SqsStore::examine(&url.await, SqsOptions::default(), soon()).await.unwrap();
@@ -94,7 +98,7 @@ async fn strict<const N: usize>(forbidden: [&'static str; N]) -> Vec<Finding> {
 }
 
 #[tokio::test]
-async fn rights_that_are_missing_are_named_with_the_queues_and_what_fails_without() {
+async fn missing_permissions_are_reported_with_the_queues_and_the_effect() {
     assert_eq!(strict([]).await, []);
     let rights = [
         ("GetQueueAttributes", "statistics"),
@@ -120,7 +124,7 @@ async fn rights_that_are_missing_are_named_with_the_queues_and_what_fails_withou
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_not_there_is_a_finding() {
+async fn an_unreachable_endpoint_is_a_finding() {
     let findings = SqsStore::examine("sqs+http://127.0.0.1:1/", SqsOptions::default(), soon()).await.unwrap();
     assert_eq!(found(&findings, "connection"), [Severity::Problem]);
 }

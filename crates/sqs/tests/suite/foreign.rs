@@ -1,4 +1,4 @@
-//! Other clients of SQS beside Postrider.
+//! Messages from and for other clients of SQS.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use postrider_sqs::aws_sdk_sqs::Client;
 use postrider_sqs::aws_sdk_sqs::primitives::Blob;
 use postrider_sqs::aws_sdk_sqs::types::{MessageAttributeValue, QueueAttributeName};
 
-use crate::{Emulator, Place, queue, soon, take};
+use crate::{Emulator, TestStore, queue, soon, take};
 
-async fn client(place: &Place) -> Client {
-    postrider_sqs::client(&place.url(), Duration::from_secs(5)).await.unwrap()
+async fn client(store: &TestStore) -> Client {
+    postrider_sqs::client(&store.url(), Duration::from_secs(5)).await.unwrap()
 }
 
 async fn url_of(client: &Client, name: &str) -> String {
@@ -24,12 +24,12 @@ fn text(value: &str) -> MessageAttributeValue {
 }
 
 #[tokio::test]
-async fn what_another_client_sends_is_received_under_one_id_and_keeps_its_attributes() {
+async fn a_foreign_message_keeps_one_id_and_its_attributes() {
     for emulator in Emulator::ALL {
-        let place = Place::new(emulator);
-        let (provider, client, orders) = (place.connect().await, client(&place).await, queue("orders"));
+        let store = TestStore::new(emulator);
+        let (provider, client, orders) = (store.connect().await, client(&store).await, queue("orders"));
         provider.ensure_queue(&orders, soon()).await.unwrap();
-        let url = url_of(&client, &format!("{}orders", place.prefix)).await;
+        let url = url_of(&client, &format!("{}orders", store.prefix)).await;
         let number = MessageAttributeValue::builder().data_type("Number").string_value("7").build().unwrap();
         let bytes =
             MessageAttributeValue::builder().data_type("Binary").binary_value(Blob::new([0xff])).build().unwrap();
@@ -49,16 +49,16 @@ async fn what_another_client_sends_is_received_under_one_id_and_keeps_its_attrib
         }
         seen.dedup();
         assert_eq!(seen.len(), 1, "its id is the same over redelivery and copies");
-        place.leave().await;
+        store.delete_queues().await;
     }
 }
 
 #[tokio::test]
 async fn a_foreign_group_is_an_ordering_key() {
-    let place = Place::new(Emulator::Ministack);
-    let (provider, client, orders) = (place.connect().await, client(&place).await, queue("orders"));
+    let store = TestStore::new(Emulator::Ministack);
+    let (provider, client, orders) = (store.connect().await, client(&store).await, queue("orders"));
     provider.send_message(&orders, Message::new("1").ordering_key("k").unwrap(), soon()).await.unwrap();
-    let url = url_of(&client, &format!("{}orders.fifo", place.prefix)).await;
+    let url = url_of(&client, &format!("{}orders.fifo", store.prefix)).await;
     let send = client.send_message().queue_url(&url).message_body("2").message_group_id("k");
     send.message_deduplication_id("2").send().await.unwrap();
     for body in ["1", "2"] {
@@ -67,31 +67,31 @@ async fn a_foreign_group_is_an_ordering_key() {
         assert_eq!(message.envelope.ordering_key.as_ref().map(|key| key.as_str()), Some("k"));
         provider.ack_message(&orders, message, soon()).await.unwrap();
     }
-    place.leave().await;
+    store.delete_queues().await;
 }
 
 #[tokio::test]
-async fn what_is_sent_here_is_text_for_other_clients() {
+async fn other_clients_read_text_and_attributes() {
     for emulator in Emulator::ALL {
-        let place = Place::new(emulator);
-        let (provider, client, orders) = (place.connect().await, client(&place).await, queue("orders"));
+        let store = TestStore::new(emulator);
+        let (provider, client, orders) = (store.connect().await, client(&store).await, queue("orders"));
         let message = Message::new("plain").header("tenant", "acme").unwrap();
         provider.send_message(&orders, message, soon()).await.unwrap();
-        let url = url_of(&client, &format!("{}orders", place.prefix)).await;
+        let url = url_of(&client, &format!("{}orders", store.prefix)).await;
         let receive = client.receive_message().queue_url(&url).message_attribute_names("All").wait_time_seconds(5);
         let received = receive.send().await.unwrap().messages.unwrap();
         assert_eq!(received[0].body(), Some("plain"));
         let attributes = received[0].message_attributes().unwrap();
         assert_eq!(attributes["tenant"].string_value(), Some("acme"));
-        place.leave().await;
+        store.delete_queues().await;
     }
 }
 
 #[tokio::test]
 async fn many_and_odd_headers_and_bytes_arrive_whole() {
     for emulator in Emulator::ALL {
-        let place = Place::new(emulator);
-        let (provider, orders) = (place.connect().await, queue("orders"));
+        let store = TestStore::new(emulator);
+        let (provider, orders) = (store.connect().await, queue("orders"));
         for body in [vec![], vec![0, 255, 10], b"\x01 control".to_vec(), "\u{ffff} \u{1F40E}".into()] {
             let mut message = Message::new(body.clone());
             for n in 0..40 {
@@ -103,7 +103,7 @@ async fn many_and_odd_headers_and_bytes_arrive_whole() {
             let message = take(&provider, &orders).await;
             assert_eq!(message.message, body, "{emulator:?}");
             assert_eq!(message.envelope.headers, headers);
-            // Its copies are as large as it, and have an error beside.
+            // A copy is as large, and has an error text too.
             let nack = Nack::dead_letter("large").with_error("\u{1}".repeat(8 * 1024));
             provider.nack_message(&orders, message, nack, soon()).await.unwrap();
             let dead = provider.list_dead_letters(&orders, &DeadLetterQuery::default(), soon()).await.unwrap();
@@ -111,14 +111,14 @@ async fn many_and_odd_headers_and_bytes_arrive_whole() {
             let all = postrider_core::DeadLetterSelection::All;
             provider.purge_dead_letters(&orders, &all, soon()).await.unwrap();
         }
-        place.leave().await;
+        store.delete_queues().await;
     }
 }
 
 #[tokio::test]
 async fn the_largest_bodies_arrive_and_can_be_dead_lettered() {
-    let place = Place::new(Emulator::Ministack);
-    let (provider, orders) = (place.connect().await, queue("orders"));
+    let store = TestStore::new(Emulator::Ministack);
+    let (provider, orders) = (store.connect().await, queue("orders"));
     let limits = provider.capabilities().limits.clone();
     let binary = (1024 * 1024 - 128 * 1024) / 4 * 3;
     for body in [vec![b'x'; limits.max_body_bytes], vec![0xff; binary]] {
@@ -133,19 +133,19 @@ async fn the_largest_bodies_arrive_and_can_be_dead_lettered() {
     assert!(too_much.to_string().contains("at most 917504"), "{too_much}");
     let in_base64 = provider.send_message(&orders, Message::new(vec![0xff; 890 * 1024]), soon()).await.unwrap_err();
     assert!(in_base64.to_string().contains("base64"), "{in_base64}");
-    place.leave().await;
+    store.delete_queues().await;
 }
 
 #[tokio::test]
-async fn what_sqs_moves_to_the_dead_letters_by_itself_is_told_so() {
+async fn a_message_that_sqs_moved_to_the_dead_letters_has_the_reason() {
     for emulator in Emulator::ALL {
-        let place = Place::new(emulator);
-        let (provider, client, orders) = (place.connect().await, client(&place).await, queue("orders"));
+        let store = TestStore::new(emulator);
+        let (provider, client, orders) = (store.connect().await, client(&store).await, queue("orders"));
         provider.ensure_queue(&orders, soon()).await.unwrap();
-        let url = url_of(&client, &format!("{}orders", place.prefix)).await;
+        let url = url_of(&client, &format!("{}orders", store.prefix)).await;
         let policy = client.get_queue_attributes().queue_url(&url).attribute_names(QueueAttributeName::RedrivePolicy);
         let policy = policy.send().await.unwrap().attributes.unwrap()[&QueueAttributeName::RedrivePolicy].clone();
-        assert!(policy.contains("1000"), "the backstop is there: {policy}");
+        assert!(policy.contains("1000"), "the redrive policy has the highest limit: {policy}");
         let lower = policy.replace("1000", "1");
         let set = client.set_queue_attributes().queue_url(&url);
         set.attributes(QueueAttributeName::RedrivePolicy, lower).send().await.unwrap();
@@ -157,6 +157,6 @@ async fn what_sqs_moves_to_the_dead_letters_by_itself_is_told_so() {
         let dead = provider.list_dead_letters(&orders, &DeadLetterQuery::default(), soon()).await.unwrap().letters;
         assert_eq!(dead.iter().map(|letter| letter.id).collect::<Vec<_>>(), [id], "{emulator:?}");
         assert_eq!(dead[0].reason, DeadLetterReason::MAX_RECEIVE_COUNT, "{emulator:?}");
-        place.leave().await;
+        store.delete_queues().await;
     }
 }

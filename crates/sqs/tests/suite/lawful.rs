@@ -9,9 +9,9 @@ use postrider_conformance::{Harness, Outcome, Settings, StormSettings};
 use postrider_core::{Feature, MessagingError, QueueAdmin};
 use postrider_sqs::{SqsOptions, SqsProvider, SqsStore};
 
-use crate::{Emulator, Place, is_long, soon};
+use crate::{Emulator, TestStore, is_long, soon};
 
-/// Every worker opens the store for itself, as other processes do, and reaches it through a network that can be cut.
+/// A harness in which every worker opens its own store, as other processes do, through a proxy that can be cut.
 struct Apart {
     proxy: FaultProxy,
     options: SqsOptions,
@@ -24,7 +24,7 @@ impl Harness for Apart {
         SqsStore::open(&self.proxy.url(), self.options.clone()).await?.connect()
     }
 
-    /// Cuts every connection, again and again for a while.
+    /// Cuts every connection in a loop.
     fn restart(&self) -> Option<BoxFuture<'_, Result<(), MessagingError>>> {
         Some(Box::pin(async {
             for _ in 0..20 {
@@ -36,11 +36,11 @@ impl Harness for Apart {
     }
 }
 
-/// Tries the law. `unfit` are the tests of which the emulator by itself decides what comes of them.
+/// Runs the suite. `unfit` are the tests whose outcome depends on the emulator alone.
 async fn law_on(emulator: Emulator, options: SqsOptions, settings: Settings, unfit: &[&str]) -> Section {
-    // Eleven characters: the page says how long a queue's name can be behind such a prefix.
-    let place = Place { emulator, prefix: format!("law{:07x}-", rand::random::<u32>() >> 4) };
-    let harness = Apart { proxy: FaultProxy::before(&place.url()).await.unwrap(), options };
+    // Eleven characters: the guarantees page states the longest queue name for a prefix of this length.
+    let store = TestStore { emulator, prefix: format!("law{:07x}-", rand::random::<u32>() >> 4) };
+    let harness = Apart { proxy: FaultProxy::before(&store.url()).await.unwrap(), options };
     let tried = "Tried on an **emulator**, ministack, and with fewer messages on a second one, moto; not on Amazon's service. \
                  Neither can show what the service alone does: messages that a standard queue hands out twice or out of \
                  order, counts that lag, throttling, what becomes of a late receipt there. Moto deletes by a late receipt, \
@@ -65,8 +65,8 @@ async fn law_on(emulator: Emulator, options: SqsOptions, settings: Settings, unf
     for rule in &report.rules {
         for test in &rule.tests {
             let is_refused = matches!(test.outcome, Outcome::Refused(_));
-            // A key is taken for five minutes, whatever becomes of its message; and the clock of a worker is this host's,
-            // which nobody can set wrong for one of them.
+            // A dedup key is taken for five minutes, even after its message is settled; and the clock of a worker is this
+            // host's, which cannot be set for one worker.
             let is_untried = matches!(test.outcome, Outcome::NotExercised(_))
                 && (test.name.contains("dedup_key")
                     || test.name == "l16_a_workers_clock_moves_no_lease_and_no_due_time");
@@ -74,7 +74,7 @@ async fn law_on(emulator: Emulator, options: SqsOptions, settings: Settings, unf
             assert!(test.outcome == Outcome::Holds || is_refused || is_untried || is_unfit, "{}: {report}", test.name);
         }
     }
-    let left = place.connect().await.list_queues(soon()).await.unwrap();
+    let left = store.connect().await.list_queues(soon()).await.unwrap();
     assert_eq!(left, [], "the suite left queues behind");
     section
 }
@@ -87,9 +87,8 @@ async fn every_rule_holds_on_ministack_and_nothing_is_left_behind() {
     law_on(Emulator::Ministack, SqsOptions::default(), settings, &[]).await.record().unwrap();
 }
 
-/// Moto looks at every message of a queue for each that it hands out, and locks nothing meanwhile: several calls at once
-/// hand one message out twice. So there are few messages, one call at a time for a batch, and nobody judges what several
-/// receivers get.
+/// Moto scans all messages of a queue for each that it delivers, without a lock: concurrent calls deliver one message
+/// twice. So there are few messages, one call at a time for a batch, and concurrent receives are not judged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the law again, on a second emulator: scripts/test --full"]
 async fn every_rule_but_concurrent_receives_holds_on_moto_and_nothing_is_left_behind() {

@@ -1,4 +1,4 @@
-//! Leases: how long they can be, and what becomes of one that SQS has ended and nobody here knows of.
+//! Leases: their longest time, and receipts that are stale for SQS alone.
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use postrider_core::{
     ReceiveOptions,
 };
 
-use crate::{Emulator, Place, queue, soon, take};
+use crate::{Emulator, TestStore, queue, soon, take};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// SQS's own receipt, which stands at the end of ours.
+/// Returns SQS's own receipt, which is the end of Postrider's.
 fn native(receipt: &ReceiptHandle) -> String {
     let NativeRef::Handle(bytes) = receipt.native() else { panic!("{receipt:?}") };
     String::from_utf8(bytes[18..].to_vec()).unwrap()
 }
 
-/// Moto takes any receipt that it has ever given, so only ministack can show this.
+/// On ministack only, because moto accepts every receipt that it has ever issued.
 #[tokio::test]
 async fn a_receipt_that_is_stale_for_sqs_alone_leaves_no_copy_behind() {
-    let place = Place::new(Emulator::Ministack);
-    let (provider, orders) = (place.connect().await, queue("orders"));
-    let client = postrider_sqs::client(&place.url(), Duration::from_secs(5)).await.unwrap();
+    let store = TestStore::new(Emulator::Ministack);
+    let (provider, orders) = (store.connect().await, queue("orders"));
+    let client = postrider_sqs::client(&store.url(), Duration::from_secs(5)).await.unwrap();
     let id = provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
-    let url = client.get_queue_url().queue_name(format!("{}orders", place.prefix)).send().await.unwrap();
+    let url = client.get_queue_url().queue_name(format!("{}orders", store.prefix)).send().await.unwrap();
     let url = url.queue_url.unwrap();
     for nack in [Nack::dead_letter("too late"), Nack::retry_after(Duration::ZERO)] {
         let options = ReceiveOptions::default().wait(Duration::from_secs(15)).max_receive_count(100);
         let received = provider.receive_messages(&orders, &options, soon()).await.unwrap();
         let receipt = received.into_iter().next().expect("a message").into_receipt();
         assert_eq!(receipt.message_id(), id);
-        // Somebody else gives it back and takes it.
+        // Another client releases and receives the message.
         let release = client.change_message_visibility().queue_url(&url).receipt_handle(native(&receipt));
         release.visibility_timeout(0).send().await.unwrap();
         let taken = client.receive_message().queue_url(&url).visibility_timeout(60).send().await.unwrap();
@@ -45,14 +45,14 @@ async fn a_receipt_that_is_stale_for_sqs_alone_leaves_no_copy_behind() {
         let release = client.change_message_visibility().queue_url(&url).receipt_handle(taken);
         release.visibility_timeout(0).send().await.unwrap();
     }
-    place.leave().await;
+    store.delete_queues().await;
 }
 
 #[tokio::test]
-async fn a_lease_of_more_than_twelve_hours_is_refused_with_the_number() {
+async fn a_lease_of_more_than_twelve_hours_is_refused_with_the_limit() {
     for emulator in Emulator::ALL {
-        let place = Place::new(emulator);
-        let (provider, orders) = (place.connect().await, queue("orders"));
+        let store = TestStore::new(emulator);
+        let (provider, orders) = (store.connect().await, queue("orders"));
         provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
         let too_long = ReceiveOptions::default().visibility(HOUR * 12 + Duration::from_secs(1));
         let refused = provider.receive_messages(&orders, &too_long, soon()).await.unwrap_err();
@@ -63,16 +63,16 @@ async fn a_lease_of_more_than_twelve_hours_is_refused_with_the_number() {
         assert!(refused.to_string().contains("12 hours from its receive"), "{refused}");
         provider.extend_visibility(&orders, &message, HOUR * 11, soon()).await.unwrap();
         provider.ack_message(&orders, message, soon()).await.unwrap();
-        place.leave().await;
+        store.delete_queues().await;
     }
 }
 
-/// The lease is renewed before the copy, and SQS hides nothing for longer than 12 hours from its receive.
+/// The visibility is renewed before the copy, and SQS hides a message for at most 12 hours from its receive.
 #[tokio::test]
 async fn a_message_with_the_longest_lease_can_be_retried_and_dead_lettered() {
     for emulator in Emulator::ALL {
-        let place = Place::new(emulator);
-        let (provider, orders) = (place.connect().await, queue("orders"));
+        let store = TestStore::new(emulator);
+        let (provider, orders) = (store.connect().await, queue("orders"));
         let id = provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
         let longest = ReceiveOptions::default().visibility(HOUR * 12).wait(Duration::from_secs(15));
         for nack in [Nack::retry_after(Duration::ZERO), Nack::dead_letter("no")] {
@@ -83,6 +83,6 @@ async fn a_message_with_the_longest_lease_can_be_retried_and_dead_lettered() {
         }
         let dead = provider.list_dead_letters(&orders, &DeadLetterQuery::default(), soon()).await.unwrap();
         assert_eq!(dead.letters.len(), 1);
-        place.leave().await;
+        store.delete_queues().await;
     }
 }

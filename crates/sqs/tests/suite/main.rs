@@ -1,20 +1,20 @@
-//! SQS, judged from outside, on two emulators.
+//! Tests of the provider against two emulators of SQS.
 
-// What is said of tests goes for the functions that they share: a failure there is the failure of a test.
+// A failure in a shared function is the failure of a test.
 #![allow(clippy::unwrap_used)]
 
 mod calls;
 mod dead_letters;
 mod doctor;
-mod elsewhere;
+mod fake_endpoint;
 mod faults;
 mod foreign;
 mod lawful;
 mod leases;
 mod order;
+mod other_process;
 mod partial;
 mod queues;
-mod stand_in;
 mod sweep;
 mod throttling;
 
@@ -23,7 +23,7 @@ use std::time::Duration;
 use postrider_core::{Deadline, MessagingService, QueueAdmin, QueueName, QueuedMessage, ReceiveOptions};
 use postrider_sqs::{SqsOptions, SqsProvider, SqsStore};
 
-/// Who speaks SQS's protocol here.
+/// An emulator of SQS.
 #[derive(Debug, Clone, Copy)]
 enum Emulator {
     Ministack,
@@ -44,13 +44,13 @@ impl Emulator {
     }
 }
 
-/// Queues of a test's own: their names on the wire begin alike, and all of them are removed afterwards.
-struct Place {
+/// The queues of one test, with a unique prefix.
+struct TestStore {
     emulator: Emulator,
     prefix: String,
 }
 
-impl Place {
+impl TestStore {
     fn new(emulator: Emulator) -> Self {
         Self { emulator, prefix: format!("t{:012x}-", rand::random::<u64>() >> 16) }
     }
@@ -67,8 +67,8 @@ impl Place {
         self.connect_with(SqsOptions::default()).await
     }
 
-    /// Removes the queues.
-    async fn leave(self) {
+    /// Deletes the queues.
+    async fn delete_queues(self) {
         let provider = self.connect().await;
         for queue in provider.list_queues(soon()).await.unwrap() {
             provider.delete_queue(&queue, soon()).await.unwrap();
@@ -91,7 +91,7 @@ async fn take(provider: &SqsProvider, queue: &QueueName) -> QueuedMessage {
     received.into_iter().next().expect("a message")
 }
 
-/// Whether the long runs were asked for.
+/// Whether POSTRIDER_LONG selects the long runs.
 fn is_long() -> bool {
     std::env::var_os("POSTRIDER_LONG").is_some()
 }

@@ -1,4 +1,4 @@
-//! Messages of one key stay in their order, whatever becomes of some of them.
+//! Messages of one key stay in order when some of them fail.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,13 +9,13 @@ use postrider_sqs::{SqsOptions, SqsProvider, SqsStore};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::stand_in::{Answer, refused, stand_in, url_of};
+use crate::fake_endpoint::{Answer, fake_endpoint, refused, url_of};
 use crate::{queue, soon};
 
-/// The bodies that an endpoint has taken, by their groups.
+/// The bodies that an endpoint has accepted, by group.
 type Taken = Arc<Mutex<HashMap<String, Vec<String>>>>;
 
-/// Takes the rows of a call, or says why not.
+/// Accepts the rows of a call, except those that fail with a code.
 fn take(body: &str, taken: &Taken, fails: impl Fn(&str) -> Option<&'static str>) -> Answer {
     let asked: Value = serde_json::from_str(body).unwrap();
     let (mut done, mut failed) = (Vec::new(), Vec::new());
@@ -33,11 +33,11 @@ fn take(body: &str, taken: &Taken, fails: impl Fn(&str) -> Option<&'static str>)
     (200, json!({ "Successful": done, "Failed": failed }).to_string())
 }
 
-/// An endpoint that answers the first `times` rows with the body `first` with this error, and takes all the others.
+/// An endpoint that fails the first `times` rows with the body `first` with this code, and accepts all others.
 async fn endpoint(code: &'static str, times: usize) -> (SqsProvider, Taken) {
     let taken = Taken::default();
     let (known, left) = (taken.clone(), Mutex::new(times));
-    let url = stand_in(move |action, body| {
+    let url = fake_endpoint(move |action, body| {
         let answer = match action.as_str() {
             "ListQueues" => (200, "{}".to_owned()),
             "GetQueueUrl" => url_of(&body),
@@ -50,7 +50,7 @@ async fn endpoint(code: &'static str, times: usize) -> (SqsProvider, Taken) {
                 };
                 take(&body, &known, fails)
             }
-            other => panic!("nobody asks for {other}"),
+            other => panic!("unexpected call {other}"),
         };
         async move { answer }
     });
@@ -77,7 +77,7 @@ async fn a_row_that_is_throttled_is_not_overtaken_by_the_next_of_its_key() {
 }
 
 #[tokio::test]
-async fn what_comes_behind_a_row_that_failed_is_not_sent_and_may_be_sent_again() {
+async fn rows_behind_a_failed_one_are_not_sent_and_are_retryable() {
     let (provider, taken) = endpoint("InvalidMessageContents", 1).await;
     let rows = send(&provider).await;
     assert!(matches!(rows[0], Err(MessagingError::Provider { .. })), "{rows:?}");
@@ -93,7 +93,7 @@ async fn what_comes_behind_a_row_that_failed_is_not_sent_and_may_be_sent_again()
 async fn a_row_that_waits_for_the_other_sender_of_its_dedup_key_is_not_overtaken() {
     let (taken, arrived, held) = (Taken::default(), Arc::new(Notify::new()), Arc::new(Notify::new()));
     let known = (taken.clone(), arrived.clone(), held.clone());
-    let url = stand_in(move |action, body| {
+    let url = fake_endpoint(move |action, body| {
         let (taken, arrived, held) = known.clone();
         async move {
             match action.as_str() {
@@ -105,7 +105,7 @@ async fn a_row_that_waits_for_the_other_sender_of_its_dedup_key_is_not_overtaken
                     refused("InvalidMessageContents")
                 }
                 "SendMessageBatch" => take(&body, &taken, |_| None),
-                other => panic!("nobody asks for {other}"),
+                other => panic!("unexpected call {other}"),
             }
         }
     });
@@ -120,7 +120,7 @@ async fn a_row_that_waits_for_the_other_sender_of_its_dedup_key_is_not_overtaken
     let behind = async {
         arrived.notified().await;
         let let_go = async {
-            // Time enough to overtake, for whoever would.
+            // Long enough for a later row to overtake.
             tokio::time::sleep(Duration::from_millis(200)).await;
             held.notify_one();
         };

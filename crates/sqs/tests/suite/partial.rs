@@ -1,4 +1,4 @@
-//! Receives that fail after they have leased something: it is handed out or given back, and never left hidden.
+//! Receives that fail after leasing messages: those are returned or released, and never left hidden.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,14 +9,14 @@ use postrider_sqs::{SqsOptions, SqsProvider, SqsStore};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::stand_in::{Answer, refused, rows_of, stand_in, taken, url_of};
+use crate::fake_endpoint::{Answer, fake_endpoint, refused, rows_of, taken, url_of};
 use crate::{queue, soon};
 
 async fn connect(url: String) -> SqsProvider {
     SqsStore::open(&url, SqsOptions::default()).await.unwrap().connect().unwrap()
 }
 
-/// Messages of another client.
+/// Returns messages of another client.
 fn messages(count: usize) -> Answer {
     let message =
         |n| json!({ "MessageId": format!("m{n}"), "ReceiptHandle": format!("r{n}"), "Body": "x", "Attributes": {} });
@@ -28,15 +28,15 @@ fn failed() -> Answer {
 }
 
 #[tokio::test]
-async fn what_one_side_has_brought_is_handed_out_although_the_other_fails() {
-    let url = stand_in(|action, body| async move {
+async fn messages_of_one_side_are_returned_although_the_other_fails() {
+    let url = fake_endpoint(|action, body| async move {
         match action.as_str() {
             "ListQueues" | "ListQueueTags" => (200, "{}".to_owned()),
             "GetQueueUrl" => url_of(&body),
             "ReceiveMessage" if body.contains(".fifo") => failed(),
             "ReceiveMessage" => messages(1),
             "ChangeMessageVisibilityBatch" => taken(&body, false),
-            other => panic!("nobody asks for {other}"),
+            other => panic!("unexpected call {other}"),
         }
     });
     let (provider, options) = (connect(url.await).await, ReceiveOptions::batch(5));
@@ -45,10 +45,10 @@ async fn what_one_side_has_brought_is_handed_out_although_the_other_fails() {
 }
 
 #[tokio::test]
-async fn what_was_received_is_handed_out_although_nobody_can_say_whether_the_queue_is_paused() {
+async fn messages_are_returned_although_the_pause_cannot_be_read() {
     let looks = Arc::new(AtomicUsize::new(0));
     let counted = looks.clone();
-    let url = stand_in(move |action, body| {
+    let url = fake_endpoint(move |action, body| {
         let looks = counted.clone();
         async move {
             match action.as_str() {
@@ -58,14 +58,14 @@ async fn what_was_received_is_handed_out_although_nobody_can_say_whether_the_que
                 "ListQueueTags" if looks.fetch_add(1, Ordering::SeqCst) == 0 => (200, "{}".to_owned()),
                 "ListQueueTags" => failed(),
                 "ReceiveMessage" => {
-                    // A long poll, after which a pause is looked for once more.
+                    // A long poll, after which the pause is read again.
                     tokio::time::pause();
                     tokio::time::advance(Duration::from_millis(2100)).await;
                     tokio::time::resume();
                     messages(1)
                 }
                 "ChangeMessageVisibilityBatch" => taken(&body, false),
-                other => panic!("nobody asks for {other}"),
+                other => panic!("unexpected call {other}"),
             }
         }
     });
@@ -75,12 +75,12 @@ async fn what_was_received_is_handed_out_although_nobody_can_say_whether_the_que
 }
 
 #[tokio::test]
-async fn what_was_gathered_is_given_back_when_the_caller_leaves() {
+async fn gathered_messages_are_released_when_the_caller_leaves() {
     let (gathering, given_back) = (Arc::new(Notify::new()), Arc::new(Mutex::new(0)));
     let released = Arc::new(Notify::new());
     let known = (gathering.clone(), given_back.clone(), released.clone());
     let receives = AtomicUsize::new(0);
-    let url = stand_in(move |action, body| {
+    let url = fake_endpoint(move |action, body| {
         let (gathering, given_back, released) = known.clone();
         let is_first = action == "ReceiveMessage" && receives.fetch_add(1, Ordering::SeqCst) == 0;
         async move {
@@ -98,7 +98,7 @@ async fn what_was_gathered_is_given_back_when_the_caller_leaves() {
                     released.notify_one();
                     taken(&body, false)
                 }
-                other => panic!("nobody asks for {other}"),
+                other => panic!("unexpected call {other}"),
             }
         }
     });
@@ -108,6 +108,6 @@ async fn what_was_gathered_is_given_back_when_the_caller_leaves() {
         received = provider.receive_messages(&orders, &options, soon()) => panic!("{received:?}"),
         () = gathering.notified() => {}
     }
-    tokio::time::timeout(Duration::from_secs(20), released.notified()).await.expect("they are given back");
+    tokio::time::timeout(Duration::from_secs(20), released.notified()).await.expect("they are released");
     assert_eq!(*given_back.lock().unwrap(), 10);
 }

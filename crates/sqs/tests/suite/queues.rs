@@ -1,4 +1,4 @@
-//! Queues that are missing, that go away, and that appear.
+//! Queues that are missing, deleted, or created by others.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use postrider_core::{
 use postrider_sqs::SqsOptions;
 use postrider_sqs::aws_sdk_sqs::types::QueueAttributeName;
 
-use crate::{Emulator, Place, queue, soon, take};
+use crate::{Emulator, TestStore, queue, soon, take};
 
 #[tokio::test]
-async fn a_queue_that_is_missing_is_told_where_it_may_not_be_created() {
+async fn a_missing_queue_is_an_error_if_queues_are_not_created() {
     for emulator in Emulator::ALL {
-        let place = Place::new(emulator);
-        let careful = place.connect_with(SqsOptions { create_queues: false, ..SqsOptions::default() }).await;
+        let store = TestStore::new(emulator);
+        let careful = store.connect_with(SqsOptions { create_queues: false, ..SqsOptions::default() }).await;
         let orders = queue("orders");
         for message in [Message::new("x"), Message::new("x").ordering_key("k").unwrap()] {
             let error = careful.send_message(&orders, message, soon()).await.unwrap_err();
@@ -24,16 +24,16 @@ async fn a_queue_that_is_missing_is_told_where_it_may_not_be_created() {
         careful.send_message(&orders, Message::new("x"), soon()).await.unwrap();
         let keyed = careful.send_message(&orders, Message::new("x").ordering_key("k").unwrap(), soon()).await;
         assert!(matches!(keyed, Err(MessagingError::QueueNotFound { .. })), "{keyed:?}");
-        place.leave().await;
+        store.delete_queues().await;
     }
 }
 
 #[tokio::test]
-async fn a_queue_that_is_deleted_behind_our_back_is_made_again_or_told() {
+async fn a_queue_that_another_client_deleted_is_created_again_or_reported() {
     for emulator in Emulator::ALL {
-        let place = Place::new(emulator);
-        let (provider, other, orders) = (place.connect().await, place.connect().await, queue("orders"));
-        let careful = place.connect_with(SqsOptions { create_queues: false, ..SqsOptions::default() }).await;
+        let store = TestStore::new(emulator);
+        let (provider, other, orders) = (store.connect().await, store.connect().await, queue("orders"));
+        let careful = store.connect_with(SqsOptions { create_queues: false, ..SqsOptions::default() }).await;
         provider.send_message(&orders, Message::new("lost with the queue"), soon()).await.unwrap();
         careful.send_message(&orders, Message::new("lost with the queue"), soon()).await.unwrap();
         let held = take(&provider, &orders).await;
@@ -44,14 +44,14 @@ async fn a_queue_that_is_deleted_behind_our_back_is_made_again_or_told() {
         assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "{emulator:?}: {late:?}");
         let id = provider.send_message(&orders, Message::new("anew"), soon()).await.unwrap();
         assert_eq!(take(&provider, &orders).await.id(), id);
-        place.leave().await;
+        store.delete_queues().await;
     }
 }
 
 #[tokio::test]
 async fn a_queue_that_is_deleted_under_a_waiting_receiver_is_waited_for() {
-    let place = Place::new(Emulator::Ministack);
-    let (provider, other, orders) = (place.connect().await, place.connect().await, queue("orders"));
+    let store = TestStore::new(Emulator::Ministack);
+    let (provider, other, orders) = (store.connect().await, store.connect().await, queue("orders"));
     provider.ensure_queue(&orders, soon()).await.unwrap();
     let waiting = tokio::spawn({
         let (provider, orders) = (provider.clone(), orders.clone());
@@ -60,25 +60,25 @@ async fn a_queue_that_is_deleted_under_a_waiting_receiver_is_waited_for() {
     other.delete_queue(&orders, soon()).await.unwrap();
     let id = other.send_message(&orders, Message::new("anew"), soon()).await.unwrap();
     assert_eq!(waiting.await.unwrap().id(), id);
-    place.leave().await;
+    store.delete_queues().await;
 }
 
 #[tokio::test]
-async fn a_key_that_another_process_sends_with_first_is_noticed_by_a_receiver_that_waits() {
-    let place = Place::new(Emulator::Ministack);
-    let (receiver, sender, orders) = (place.connect().await, place.connect().await, queue("orders"));
+async fn a_waiting_receiver_finds_the_fifo_queue_that_another_process_created() {
+    let store = TestStore::new(Emulator::Ministack);
+    let (receiver, sender, orders) = (store.connect().await, store.connect().await, queue("orders"));
     receiver.ensure_queue(&orders, soon()).await.unwrap();
-    // It has seen that there is no FIFO queue.
+    // The receiver caches that there is no FIFO queue.
     assert!(receiver.receive_messages(&orders, &ReceiveOptions::default(), soon()).await.unwrap().is_empty());
     let id = sender.send_message(&orders, Message::new("x").ordering_key("k").unwrap(), soon()).await.unwrap();
     assert_eq!(take(&receiver, &orders).await.id(), id);
-    place.leave().await;
+    store.delete_queues().await;
 }
 
 #[tokio::test]
 async fn neither_side_of_a_queue_starves_the_other() {
-    let place = Place::new(Emulator::Ministack);
-    let (provider, orders) = (place.connect().await, queue("orders"));
+    let store = TestStore::new(Emulator::Ministack);
+    let (provider, orders) = (store.connect().await, queue("orders"));
     let plain = (0..20).map(|_| Message::new("plain"));
     let keyed = (0..20).map(|n| Message::new("keyed").ordering_key(format!("{n}")).unwrap());
     for row in provider.send_batch(&orders, plain.chain(keyed).collect(), soon()).await.unwrap() {
@@ -91,22 +91,22 @@ async fn neither_side_of_a_queue_starves_the_other() {
     }
     let keyed = seen.iter().filter(|(body, _)| body == "keyed").count();
     assert_eq!((seen.len(), keyed), (20, 10));
-    place.leave().await;
+    store.delete_queues().await;
 }
 
 #[tokio::test]
-async fn messages_are_kept_for_as_long_as_sqs_can() {
+async fn queues_have_the_longest_retention() {
     for emulator in Emulator::ALL {
-        let place = Place::new(emulator);
-        let (provider, orders) = (place.connect().await, queue("orders"));
-        let client = postrider_sqs::client(&place.url(), Duration::from_secs(5)).await.unwrap();
-        // Somebody made it as SQS makes queues: for four days.
-        let made = client.create_queue().queue_name(format!("{}orders", place.prefix)).send().await.unwrap();
+        let store = TestStore::new(emulator);
+        let (provider, orders) = (store.connect().await, queue("orders"));
+        let client = postrider_sqs::client(&store.url(), Duration::from_secs(5)).await.unwrap();
+        // Created with SQS's default retention of four days.
+        let made = client.create_queue().queue_name(format!("{}orders", store.prefix)).send().await.unwrap();
         provider.ensure_queue(&orders, soon()).await.unwrap();
         provider.send_message(&orders, Message::new("x").ordering_key("k").unwrap(), soon()).await.unwrap();
         let mut urls = vec![made.queue_url.unwrap()];
         for name in ["orders_dlq", "orders.fifo"] {
-            let url = client.get_queue_url().queue_name(format!("{}{name}", place.prefix)).send().await.unwrap();
+            let url = client.get_queue_url().queue_name(format!("{}{name}", store.prefix)).send().await.unwrap();
             urls.push(url.queue_url.unwrap());
         }
         for url in urls {
@@ -118,14 +118,14 @@ async fn messages_are_kept_for_as_long_as_sqs_can() {
         let error =
             provider.send_message(&orders, Message::new("x").delay(Duration::from_secs(13 * 86400)), soon()).await;
         assert!(matches!(error, Err(MessagingError::InvalidInput { .. })), "{error:?}");
-        place.leave().await;
+        store.delete_queues().await;
     }
 }
 
 #[tokio::test]
-async fn names_that_sqs_cannot_hold_are_refused() {
-    let place = Place::new(Emulator::Ministack);
-    let provider = place.connect().await;
+async fn names_that_sqs_does_not_allow_are_refused() {
+    let store = TestStore::new(Emulator::Ministack);
+    let provider = store.connect().await;
     for name in ["a.b".to_owned(), "x".repeat(70)] {
         let name = queue(&name);
         let refused = [
@@ -137,19 +137,19 @@ async fn names_that_sqs_cannot_hold_are_refused() {
             assert!(matches!(answer, Err(MessagingError::InvalidInput { .. })), "{answer:?}");
         }
     }
-    place.leave().await;
+    store.delete_queues().await;
 }
 
 #[tokio::test]
-async fn a_message_that_dies_makes_its_place() {
-    let place = Place::new(Emulator::Ministack);
-    let (provider, orders) = (place.connect().await, queue("orders"));
-    let client = postrider_sqs::client(&place.url(), Duration::from_secs(5)).await.unwrap();
-    client.create_queue().queue_name(format!("{}orders", place.prefix)).send().await.unwrap();
+async fn the_first_dead_letter_creates_its_queue() {
+    let store = TestStore::new(Emulator::Ministack);
+    let (provider, orders) = (store.connect().await, queue("orders"));
+    let client = postrider_sqs::client(&store.url(), Duration::from_secs(5)).await.unwrap();
+    client.create_queue().queue_name(format!("{}orders", store.prefix)).send().await.unwrap();
     provider.send_message(&orders, Message::new("x"), soon()).await.unwrap();
     let message = take(&provider, &orders).await;
     provider.nack_message(&orders, message, Nack::dead_letter("no"), soon()).await.unwrap();
     let dead = provider.list_dead_letters(&orders, &DeadLetterQuery::default(), soon()).await.unwrap();
     assert_eq!(dead.letters.len(), 1);
-    place.leave().await;
+    store.delete_queues().await;
 }

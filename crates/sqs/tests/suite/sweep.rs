@@ -1,4 +1,4 @@
-//! Looks at all dead letters that take longer than SQS hides what was looked at.
+//! Listings of dead letters that take longer than the visibility of held messages.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,12 +8,12 @@ use postrider_sqs::{SqsOptions, SqsProvider, SqsStore};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::fake_endpoint::{Answer, fake_endpoint, refused, url_of};
 use crate::queue;
-use crate::stand_in::{Answer, refused, stand_in, url_of};
 
 const COUNT: usize = 60;
 
-/// A queue of dead letters whose oldest come first, as long as they are not hidden.
+/// A queue of dead letters that delivers the oldest visible ones first.
 struct Letters {
     hidden_until: Vec<Instant>,
     receives: Vec<usize>,
@@ -47,7 +47,7 @@ impl Letters {
                 }
                 json!({ "Successful": rows.iter().map(|row| json!({ "Id": row["Id"] })).collect::<Vec<_>>() })
             }
-            other => panic!("nobody asks for {other}"),
+            other => panic!("unexpected call {other}"),
         };
         (200, answer.to_string())
     }
@@ -57,16 +57,16 @@ fn time(asked: &Value) -> Duration {
     Duration::from_secs(asked["VisibilityTimeout"].as_u64().unwrap())
 }
 
-/// Dead letters at an endpoint where every receive takes so long.
+/// Dead letters on an endpoint where every receive takes the time `receive`.
 async fn letters(hides: bool, receive: Duration) -> (SqsProvider, Arc<Mutex<Letters>>) {
     let letters = Letters { hidden_until: vec![Instant::now(); COUNT], receives: vec![0; COUNT], hides };
     let letters = Arc::new(Mutex::new(letters));
     let known = letters.clone();
-    let url = stand_in(move |action, body| {
+    let url = fake_endpoint(move |action, body| {
         let letters = known.clone();
         async move {
             if action == "ReceiveMessage" && !receive.is_zero() {
-                // The clock of the test goes on at once, so that nobody has to wait.
+                // Advances the test's clock instead of waiting.
                 tokio::time::pause();
                 tokio::time::advance(receive).await;
                 tokio::time::resume();
@@ -79,7 +79,7 @@ async fn letters(hides: bool, receive: Duration) -> (SqsProvider, Arc<Mutex<Lett
 }
 
 #[tokio::test]
-async fn what_is_looked_at_is_held_until_all_was() {
+async fn held_messages_stay_hidden_until_the_listing_ends() {
     let (provider, letters) = letters(true, Duration::from_secs(15)).await;
     let query = DeadLetterQuery { limit: COUNT, ..DeadLetterQuery::default() };
     let page = provider.list_dead_letters(&queue("orders"), &query, Deadline::never()).await.unwrap();
@@ -87,15 +87,15 @@ async fn what_is_looked_at_is_held_until_all_was() {
     let letters = letters.lock().unwrap();
     assert_eq!(letters.receives, [1; COUNT]);
     let now = Instant::now();
-    assert!(letters.hidden_until.iter().all(|until| *until <= now), "they are let go");
+    assert!(letters.hidden_until.iter().all(|until| *until <= now), "they are released");
 }
 
 #[tokio::test]
 async fn a_sweep_ends_where_nothing_stays_hidden() {
     let (provider, _) = letters(false, Duration::ZERO).await;
-    let nobody = DeadLetterSelection::Ids(vec![MessageId::generate()]);
+    let unknown_id = DeadLetterSelection::Ids(vec![MessageId::generate()]);
     let sweep = async {
-        assert_eq!(provider.purge_dead_letters(&queue("orders"), &nobody, Deadline::never()).await.unwrap(), 0);
+        assert_eq!(provider.purge_dead_letters(&queue("orders"), &unknown_id, Deadline::never()).await.unwrap(), 0);
     };
     tokio::time::timeout(Duration::from_secs(20), sweep).await.expect("it ends");
 }

@@ -1,4 +1,4 @@
-//! An endpoint that has too much to do.
+//! Throttled calls, and calls whose outcome is unknown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,25 +7,25 @@ use std::time::Duration;
 use postrider_core::{Message, MessagingError, MessagingService};
 use postrider_sqs::{SqsOptions, SqsProvider, SqsStore};
 
-use crate::stand_in::{refused, stand_in, taken, url_of};
+use crate::fake_endpoint::{fake_endpoint, refused, taken, url_of};
 use crate::{queue, soon};
 
-/// How an endpoint answers sends.
+/// An endpoint's answer to sends.
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     /// The whole call is throttled.
     Throttled,
-    /// One row of the call is.
+    /// One row of the call is throttled.
     ThrottledRow,
-    /// It fails, and nobody knows what it did before.
+    /// The server fails, with an unknown outcome.
     Failed,
 }
 
-/// An endpoint that answers the first `times` sends so, and then takes them. Counts the sends.
+/// An endpoint that gives this answer to the first `times` sends, and then accepts them. Counts the sends.
 async fn endpoint(answer: Answer, times: usize) -> (String, Arc<AtomicUsize>) {
     let sends = Arc::new(AtomicUsize::new(0));
     let counted = sends.clone();
-    let url = stand_in(move |action, body| {
+    let url = fake_endpoint(move |action, body| {
         let counted = counted.clone();
         async move {
             match action.as_str() {
@@ -37,7 +37,7 @@ async fn endpoint(answer: Answer, times: usize) -> (String, Arc<AtomicUsize>) {
                     Answer::ThrottledRow => taken(&body, true),
                 },
                 "SendMessageBatch" => taken(&body, false),
-                other => panic!("nobody asks for {other}"),
+                other => panic!("unexpected call {other}"),
             }
         }
     });
@@ -49,7 +49,7 @@ async fn connect(url: &str, call_timeout: Duration) -> SqsProvider {
 }
 
 #[tokio::test]
-async fn a_call_that_is_throttled_is_made_again() {
+async fn a_throttled_call_is_repeated() {
     let (url, sends) = endpoint(Answer::Throttled, 3).await;
     let provider = connect(&url, Duration::from_secs(20)).await;
     provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_call_that_is_throttled_is_made_again() {
 }
 
 #[tokio::test]
-async fn rows_that_are_throttled_are_sent_again_and_no_others() {
+async fn only_throttled_rows_are_sent_again() {
     let (url, sends) = endpoint(Answer::ThrottledRow, 1).await;
     let provider = connect(&url, Duration::from_secs(20)).await;
     let messages = (0..10).map(|n| Message::new(n.to_string())).collect();
@@ -68,7 +68,7 @@ async fn rows_that_are_throttled_are_sent_again_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_throttled_for_too_long_was_not_done() {
+async fn a_call_that_is_throttled_for_too_long_fails_as_busy() {
     let (url, _) = endpoint(Answer::Throttled, usize::MAX).await;
     let provider = connect(&url, Duration::from_millis(1500)).await;
     let error = provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap_err();
@@ -76,7 +76,7 @@ async fn a_call_that_is_throttled_for_too_long_was_not_done() {
 }
 
 #[tokio::test]
-async fn a_send_that_failed_at_the_other_end_is_unknown_and_not_repeated() {
+async fn a_send_with_a_server_error_is_unknown_and_not_repeated() {
     let (url, sends) = endpoint(Answer::Failed, 1).await;
     let provider = connect(&url, Duration::from_secs(20)).await;
     let error = provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap_err();
@@ -85,17 +85,17 @@ async fn a_send_that_failed_at_the_other_end_is_unknown_and_not_repeated() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_not_there_is_told_at_once() {
+async fn an_unreachable_endpoint_fails_at_once() {
     let error = SqsStore::open("sqs+http://127.0.0.1:1/", SqsOptions::default()).await.unwrap_err();
     assert!(matches!(error, MessagingError::Connection { .. }), "{error:?}");
     assert!(error.to_string().contains("127.0.0.1:1: "), "{error}");
 }
 
 #[tokio::test]
-async fn an_endpoint_that_never_ends_the_handshake_is_given_up_when_the_time_is_over() {
+async fn a_handshake_that_never_ends_fails_after_the_connect_timeout() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
-    // Longer than the driver would wait by itself.
+    // Longer than the SDK's own time-out.
     let options = SqsOptions { connect_timeout: Duration::from_secs(7), ..SqsOptions::default() };
     let error = SqsStore::open(&format!("sqs+https://{address}/"), options).await.unwrap_err();
     assert!(matches!(error, MessagingError::Connection { .. }), "{error:?}");

@@ -1,5 +1,5 @@
-//! A worker that is killed before its first system call, before its second, and so on to the last: whatever is between
-//! two of them, nothing is lost, nothing is there twice, and nothing is stuck.
+//! A worker that is killed before its first system call, before its second, and so on to the last: no message is lost,
+//! duplicated or stuck.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use postrider_core::{
 use postrider_spool::SpoolProvider;
 
 use super::spawn;
-use crate::{Place, is_long, soon};
+use crate::{Scratch, is_long, soon};
 
-/// So many are tried at the same time.
+/// Number of steps tried in parallel.
 const TOGETHER: usize = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_can_be_killed_between_any_two_system_calls() {
-    // In the short form every fifth step, another fifth each time.
+    // In the short form every fifth step, from a random one.
     let stride = if is_long() { 1 } else { 5 };
     let first = 1 + rand::random::<u32>() % stride;
     let steps = (0..).map(|number| first + number * stride);
@@ -33,43 +33,43 @@ async fn a_worker_can_be_killed_between_any_two_system_calls() {
             break;
         }
         killed += 1;
-        assert!(step < 2000, "the worker never comes to its end");
+        assert!(step < 2000, "the worker never ends");
     }
     println!("killed {killed} times");
-    assert!(killed * stride > 100, "hardly anything was tried: {killed}");
+    assert!(killed * stride > 100, "too few steps were tried: {killed}");
 }
 
-/// Kills a worker before that system call, and judges what is left. Whether the worker came to its end before.
+/// Kills a worker before that system call, and checks the result. Returns whether the worker ended before.
 async fn die_at(step: u32) -> (u32, bool) {
-    let place = Place::in_memory();
-    let journal = place.folder.path().join("journal");
-    let worker = spawn("every step", &place.spool(), &journal, 1, &format!("spool.step=kill@{step}"));
+    let scratch = Scratch::in_memory();
+    let journal = scratch.folder.path().join("journal");
+    let worker = spawn("every step", &scratch.spool(), &journal, 1, &format!("spool.step=kill@{step}"));
     let has_ended_well = tokio::task::spawn_blocking(move || worker.wait()).await.unwrap().unwrap();
-    let provider = place.connect().await;
+    let provider = scratch.connect().await;
     // It may have died while the queue was paused.
     provider.resume(&shared_queue(), soon()).await.unwrap();
     if journal.exists() {
         let verdict = judge(provider.clone(), &[journal]).await;
         assert!(verdict.is_clean(), "killed before system call {step}: {verdict}");
     }
-    // Nothing is in the way of the next worker, or stays behind for ever.
+    // Nothing blocks the next worker or is left behind.
     let queue = shared_queue();
     let stats = provider.queue_stats(&queue, soon()).await.unwrap();
     assert_eq!(stats.message_count(), Some(0), "killed before system call {step}");
     provider.purge_dead_letters(&queue, &DeadLetterSelection::All, soon()).await.unwrap();
     for folder in ["incoming", "processing"] {
-        let left = std::fs::read_dir(place.spool().join(queue.as_str()).join(folder)).map(Iterator::count);
+        let left = std::fs::read_dir(scratch.spool().join(queue.as_str()).join(folder)).map(Iterator::count);
         assert!(left.is_err() || left.is_ok_and(|left| left == 0), "killed before system call {step}: {folder}");
     }
-    // An edit that was cut off is put in order by whoever looks next.
+    // The next listing repairs an interrupted edit.
     provider.list_dead_letters(&crate::queue("files"), &DeadLetterQuery::default(), soon()).await.unwrap();
     provider.close(soon()).await.unwrap();
-    assert_one_file(&place, step);
+    assert_one_file(&scratch, step);
     (step, has_ended_well)
 }
 
-/// The file of somebody else's is in one place, unless it was about to be acknowledged.
-fn assert_one_file(place: &Place, step: u32) {
+/// Checks that the foreign file is in exactly one folder, unless it was being acknowledged.
+fn assert_one_file(scratch: &Scratch, step: u32) {
     let mut found = 0;
     for (queue, folder) in [
         ("files", "incoming"),
@@ -78,17 +78,17 @@ fn assert_one_file(place: &Place, step: u32) {
         ("others", "incoming"),
         ("others", "processing"),
     ] {
-        let entries = std::fs::read_dir(place.spool().join(queue).join(folder));
+        let entries = std::fs::read_dir(scratch.spool().join(queue).join(folder));
         let names = entries.into_iter().flatten().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         found += names.filter(|name| !name.ends_with(".record.json")).count();
     }
-    let is_there = place.folder.path().join("moved in").exists();
-    let may_be_gone = place.folder.path().join("to be acknowledged").exists();
+    let is_there = scratch.folder.path().join("moved in").exists();
+    let may_be_gone = scratch.folder.path().join("to be acknowledged").exists();
     let is_right = if may_be_gone { found <= 1 } else { found == usize::from(is_there) };
-    assert!(is_right, "killed before system call {step}: the file is in {found} places");
+    assert!(is_right, "killed before system call {step}: the file is in {found} folders");
 }
 
-/// The worker's side: everything that can happen to a message, once.
+/// Runs in the worker: every operation on a message once.
 pub(super) async fn work(spool: &Path, journal: &Path, number: u32) {
     let provider = crate::connect(spool, Default::default()).await;
     let history = History::journaled(journal).unwrap();
@@ -121,20 +121,20 @@ pub(super) async fn work(spool: &Path, journal: &Path, number: u32) {
     provider.pause(&queue, soon()).await.unwrap();
     provider.resume(&queue, soon()).await.unwrap();
     provider.purge(&queue, soon()).await.unwrap();
-    let place = spool.parent().unwrap();
-    lead_a_file_through_life(provider.provider(), place, &spool.join("files")).await;
+    let scratch = spool.parent().unwrap();
+    use_a_foreign_file(provider.provider(), scratch, &spool.join("files")).await;
     provider.close(soon()).await.unwrap();
 }
 
-/// A file with a name that must be noted: claimed, failed, buried, moved back by hand, buried, edited, brought back into
+/// A file with a long name: claimed, retried, dead-lettered, moved back by hand, dead-lettered, edited, redriven into
 /// another queue, and acknowledged.
-async fn lead_a_file_through_life(provider: &SpoolProvider, place: &Path, home: &Path) {
+async fn use_a_foreign_file(provider: &SpoolProvider, scratch: &Path, home: &Path) {
     let (files, others) = (crate::queue("files"), crate::queue("others"));
     provider.ensure_queue(&files, soon()).await.unwrap();
     let name = format!("{}.json", "n".repeat(200));
-    std::fs::write(place.join("elsewhere"), "{}").unwrap();
-    std::fs::write(place.join("moved in"), "").unwrap();
-    std::fs::rename(place.join("elsewhere"), home.join("incoming").join(name)).unwrap();
+    std::fs::write(scratch.join("elsewhere"), "{}").unwrap();
+    std::fs::write(scratch.join("moved in"), "").unwrap();
+    std::fs::rename(scratch.join("elsewhere"), home.join("incoming").join(name)).unwrap();
     let options = ReceiveOptions::default().wait(Duration::from_secs(5));
     let take = async |queue| provider.receive_messages(queue, &options, soon()).await.unwrap().pop().unwrap();
     let retry = Nack::retry_after(Duration::ZERO).with_error("failed");
@@ -152,7 +152,7 @@ async fn lead_a_file_through_life(provider: &SpoolProvider, place: &Path, home: 
     provider.redrive_dead_letters(&files, &elsewhere, soon()).await.unwrap();
     let message = take(&others).await;
     assert_eq!(message.id(), letter.id);
-    std::fs::write(place.join("to be acknowledged"), "").unwrap();
+    std::fs::write(scratch.join("to be acknowledged"), "").unwrap();
     provider.ack_message(&others, message, soon()).await.unwrap();
 }
 

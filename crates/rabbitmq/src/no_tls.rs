@@ -1,4 +1,4 @@
-//! Connections of a build without TLS: a URL or an option that asks for encryption is refused.
+//! TLS configuration of a build without TLS: refuses a URL or an option that requires encryption.
 
 use lapin::tcp::OwnedTLSConfig;
 use lapin::uri::{AMQPScheme, AMQPUri};
@@ -8,7 +8,7 @@ use url::Url;
 use crate::PROVIDER;
 use crate::options::RabbitmqOptions;
 
-/// Refuses what asks for encryption.
+/// Refuses a URL or an option that requires encryption.
 pub(crate) fn config(uri: &AMQPUri, options: &RabbitmqOptions) -> Result<Option<OwnedTLSConfig>, MessagingError> {
     let refused = |what, asked: &str| Err(MessagingError::no_tls(what, asked, PROVIDER));
     if uri.scheme == AMQPScheme::AMQPS {
@@ -19,7 +19,7 @@ pub(crate) fn config(uri: &AMQPUri, options: &RabbitmqOptions) -> Result<Option<
     }
     let management = options.management_url.as_deref().and_then(|url| Url::parse(url).ok());
     match management.filter(|url| url.scheme() == "https") {
-        // Without the user and the password that it may have.
+        // Omits the user and the password that the URL may have.
         Some(url) => {
             let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default());
             refused("management_url", &format!("https://{host}:{port}"))
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_build_without_tls_refuses_what_asks_for_it() {
+    fn a_build_without_tls_refuses_encrypted_connections() {
         let plain = RabbitmqOptions::default();
         let ca_file = RabbitmqOptions { ca_file: Some("/x.pem".into()), ..plain.clone() };
         let management_url = Some("https://u:secret@h:15671".to_owned());

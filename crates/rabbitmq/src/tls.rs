@@ -1,4 +1,4 @@
-//! Whose certificates a broker's own is checked against.
+//! TLS configuration: the certificate authorities that a broker's certificate is verified against.
 
 use std::sync::Arc;
 
@@ -13,13 +13,15 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::options::RabbitmqOptions;
 
-/// The authorities of a file and of nobody else, or without one those of this machine.
+/// Loads the authorities of a file only, or without a file those of this machine.
 pub(crate) fn authorities(ca_file: Option<&str>) -> Result<Vec<CertificateDer<'static>>, MessagingError> {
     let invalid = |why: String| MessagingError::invalid("ca_file", why);
     let Some(file) = ca_file else {
         let found = rustls_native_certs::load_native_certs().certs;
         return match found.is_empty() {
-            true => Err(invalid("this machine has no authorities for TLS; name a file of them".to_owned())),
+            true => {
+                Err(invalid("this machine has no certificate authorities; set ca_file to a file of them".to_owned()))
+            }
             false => Ok(found),
         };
     };
@@ -32,11 +34,11 @@ pub(crate) fn authorities(ca_file: Option<&str>) -> Result<Vec<CertificateDer<'s
     }
 }
 
-/// Encrypts connections to the management interface.
+/// Returns the TLS connector for the management interface.
 pub(crate) fn connector(ca_file: Option<&str>) -> Result<TlsConnector, MessagingError> {
     let mut roots = RootCertStore::empty();
     for certificate in authorities(ca_file)? {
-        // One that cannot be read is one that nothing is checked against.
+        // A certificate that cannot be parsed is skipped: it is not trusted.
         let _ = roots.add(certificate);
     }
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
@@ -48,9 +50,9 @@ pub(crate) fn connector(ca_file: Option<&str>) -> Result<TlsConnector, Messaging
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// The authorities, as the text that lapin reads; `None` where the URL asks for no encryption.
+/// Returns the TLS configuration for lapin, with the authorities in PEM; `None` for `amqp://`.
 ///
-/// The build of lapin trusts nobody by itself: it would add the authorities of this machine to those of the file.
+/// lapin is built without authorities of its own: it would add those of this machine to those of the file.
 pub(crate) fn config(uri: &AMQPUri, options: &RabbitmqOptions) -> Result<Option<OwnedTLSConfig>, MessagingError> {
     if uri.scheme == AMQPScheme::AMQP {
         return Ok(None);
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_of_no_use_is_named() {
+    fn an_unusable_ca_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let empty = folder.path().join("empty.pem");
         std::fs::write(&empty, "nothing\n").unwrap();

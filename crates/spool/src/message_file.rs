@@ -1,7 +1,7 @@
-//! What a message that was sent through Postrider looks like on the disk: a line of JSON, then the body as it is.
+//! The format of a message file: a line of JSON, then the body unchanged.
 //!
-//! `head -n 1 FILE` shows what it is, `tail -n +2 FILE` is the body. The line says how long the body is, so that a file
-//! that was cut short is known as such.
+//! `head -n 1 FILE` shows the metadata, `tail -n +2 FILE` the body. The line has the length of the body, so that a truncated
+//! file is detected.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
 
-/// What stands before the body and never changes.
+/// The metadata before the body, which never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) content_type: ContentType,
@@ -22,7 +22,7 @@ pub(crate) struct Head {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Line<'a> {
+struct FirstLine<'a> {
     postrider: u32,
     length: u64,
     #[serde(borrow)]
@@ -35,10 +35,10 @@ struct Line<'a> {
     headers: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
 }
 
-/// The line before a body of that length.
+/// Writes the first line for a body of this length.
 pub(crate) fn write_head(head: &Head, length: usize) -> Vec<u8> {
     let text = |key: &'_ Option<Key>| key.as_ref().map(|key| Cow::Owned(key.as_str().to_owned()));
-    let line = Line {
+    let line = FirstLine {
         postrider: VERSION,
         length: length as u64,
         content_type: Cow::Borrowed(head.content_type.as_str()),
@@ -46,13 +46,13 @@ pub(crate) fn write_head(head: &Head, length: usize) -> Vec<u8> {
         dedup_key: text(&head.dedup_key),
         headers: head.headers.iter().map(|(name, value)| (name.into(), value.into())).collect(),
     };
-    // Texts and numbers can always be written as JSON.
+    // Strings and numbers always serialise.
     let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
     bytes.push(b'\n');
     bytes
 }
 
-/// Takes a file apart; the error says what is wrong with it.
+/// Splits a file into metadata and body; the error says why it is invalid.
 pub(crate) fn read(file: Vec<u8>) -> Result<(Head, Bytes), (String, Vec<u8>)> {
     match read_head(&file) {
         Ok((head, start)) => Ok((head, Bytes::from(file).slice(start..))),
@@ -64,10 +64,10 @@ fn read_head(file: &[u8]) -> Result<(Head, usize), String> {
     let Some(end) = file.iter().position(|byte| *byte == b'\n') else {
         return Err("its first line is not complete".into());
     };
-    let line: Line<'_> = serde_json::from_slice(&file[..end])
-        .map_err(|error| format!("its first line is no head of a message: {error}"))?;
+    let line: FirstLine<'_> = serde_json::from_slice(&file[..end])
+        .map_err(|error| format!("its first line is not the metadata of a message: {error}"))?;
     if line.postrider != VERSION {
-        return Err(format!("it is of version {}, and this program knows version {VERSION}", line.postrider));
+        return Err(format!("it has version {}, and this program reads version {VERSION}", line.postrider));
     }
     let (start, length) = (end + 1, (file.len() - end - 1) as u64);
     if length != line.length {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_is_one_line_and_the_body_and_round_trips() {
+    fn a_message_file_is_one_line_and_the_body_and_round_trips() {
         let body = b"{\"a\": 1}\nsecond line\n\0\xff".as_slice();
         let mut file = write_head(&head(), body.len());
         assert_eq!(file.iter().filter(|byte| **byte == b'\n').count(), 1);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_short_or_is_something_else_is_known() {
+    fn truncated_and_other_files_are_refused() {
         let mut file = write_head(&head(), 3);
         file.extend_from_slice(b"abc");
         for end in 0..file.len() {

@@ -1,4 +1,4 @@
-//! Receipts that another process uses.
+//! Receipts that are used in another process.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use postrider_core::{
 };
 use postrider_sqs::{SqsOptions, SqsStore};
 
-use crate::{Emulator, Place, queue, soon};
+use crate::{Emulator, TestStore, queue, soon};
 
 const URL: &str = "POSTRIDER_SQS_ELSEWHERE_URL";
 const RECEIPTS: &str = "POSTRIDER_SQS_ELSEWHERE_RECEIPTS";
 
-/// The other process: it has five receipts and nothing else.
+/// Runs in the other process, with five receipts; does nothing as a test of its own.
 #[tokio::test]
-async fn the_other_process() {
+async fn settles_with_receipts_of_another_process() {
     let (Ok(url), Ok(receipts)) = (std::env::var(URL), std::env::var(RECEIPTS)) else { return };
     let provider = SqsStore::open(&url, SqsOptions::default()).await.unwrap().connect().unwrap();
     let receipts: Vec<ReceiptHandle> = receipts.split(' ').map(|text| text.parse().unwrap()).collect();
@@ -37,8 +37,8 @@ async fn the_other_process() {
 
 #[tokio::test]
 async fn another_process_can_ack_release_extend_and_retry_but_not_dead_letter() {
-    let place = Place::new(Emulator::Ministack);
-    let (provider, orders) = (place.connect().await, queue("orders"));
+    let store = TestStore::new(Emulator::Ministack);
+    let (provider, orders) = (store.connect().await, queue("orders"));
     let messages = (0..5).map(|n| Message::new(n.to_string())).collect();
     for row in provider.send_batch(&orders, messages, soon()).await.unwrap() {
         row.unwrap();
@@ -52,9 +52,9 @@ async fn another_process_can_ack_release_extend_and_retry_but_not_dead_letter() 
         }
     }
     let text: Vec<_> = receipts.iter().map(ToString::to_string).collect();
-    let variables = [(URL, place.url()), (RECEIPTS, text.join(" "))];
-    let other = WorkerProcess::start("elsewhere::the_other_process", &variables).unwrap();
-    assert!(tokio::task::spawn_blocking(move || other.wait()).await.unwrap().unwrap(), "see what it printed above");
+    let variables = [(URL, store.url()), (RECEIPTS, text.join(" "))];
+    let other = WorkerProcess::start("other_process::settles_with_receipts_of_another_process", &variables).unwrap();
+    assert!(tokio::task::spawn_blocking(move || other.wait()).await.unwrap().unwrap(), "see its output above");
     let mut back = Vec::new();
     while back.len() < 2 {
         let options = ReceiveOptions::batch(5).visibility(Duration::from_secs(60)).wait(Duration::from_secs(5));
@@ -68,14 +68,14 @@ async fn another_process_can_ack_release_extend_and_retry_but_not_dead_letter() 
     assert_eq!(back, expected);
     let dead = provider.list_dead_letters(&orders, &DeadLetterQuery::default(), soon()).await.unwrap();
     assert_eq!(dead.letters, []);
-    place.leave().await;
+    store.delete_queues().await;
 }
 
 const EXTENDED: &str = "POSTRIDER_SQS_ELSEWHERE_EXTENDED";
 
-/// The processes that go on with a lease: one extends it and sends the receipts that it was answered, one ends it.
+/// Runs in the other processes: one extends leases and sends the new receipts, one acknowledges.
 #[tokio::test]
-async fn the_process_that_goes_on() {
+async fn extends_or_ends_a_lease_of_another_process() {
     let Ok(url) = std::env::var(URL) else { return };
     let provider = SqsStore::open(&url, SqsOptions::default()).await.unwrap().connect().unwrap();
     let orders = queue("orders");
@@ -93,10 +93,10 @@ async fn the_process_that_goes_on() {
 }
 
 #[tokio::test]
-async fn a_lease_that_another_process_extended_goes_on_by_the_receipt_that_it_was_answered() {
+async fn a_lease_that_another_process_extended_is_valid_with_the_new_receipt() {
     const LEASE: Duration = Duration::from_secs(20);
-    let place = Place::new(Emulator::Ministack);
-    let (provider, orders, answers) = (place.connect().await, queue("orders"), queue("receipts"));
+    let store = TestStore::new(Emulator::Ministack);
+    let (provider, orders, answers) = (store.connect().await, queue("orders"), queue("receipts"));
     for body in ["ended here", "ended elsewhere"] {
         provider.send_message(&orders, Message::new(body), soon()).await.unwrap();
     }
@@ -108,11 +108,12 @@ async fn a_lease_that_another_process_extended_goes_on_by_the_receipt_that_it_wa
     }
     let over = tokio::time::Instant::now() + LEASE;
     let goes_on = |variables: Vec<(&'static str, String)>| async move {
-        let other = WorkerProcess::start("elsewhere::the_process_that_goes_on", &variables).unwrap();
-        assert!(tokio::task::spawn_blocking(move || other.wait()).await.unwrap().unwrap(), "see what it printed above");
+        let other =
+            WorkerProcess::start("other_process::extends_or_ends_a_lease_of_another_process", &variables).unwrap();
+        assert!(tokio::task::spawn_blocking(move || other.wait()).await.unwrap().unwrap(), "see its output above");
     };
     let text: Vec<_> = receipts.iter().map(ToString::to_string).collect();
-    goes_on(vec![(URL, place.url()), (RECEIPTS, text.join(" "))]).await;
+    goes_on(vec![(URL, store.url()), (RECEIPTS, text.join(" "))]).await;
     let mut next: Vec<ReceiptHandle> = Vec::new();
     while next.len() < 2 {
         let options = ReceiveOptions::default().wait(Duration::from_secs(5));
@@ -123,13 +124,13 @@ async fn a_lease_that_another_process_extended_goes_on_by_the_receipt_that_it_wa
     }
     next.sort_by_key(|next| next.token() != receipts[0].token());
     let [here, elsewhere] = next.try_into().unwrap();
-    // The end of the leases that the first receipts say.
+    // The end of the leases in the first receipts.
     tokio::time::sleep_until(over).await;
     provider.ack_message(&orders, here, soon()).await.unwrap();
     let old = provider.ack_message(&orders, receipts[0].clone(), soon()).await;
     assert!(matches!(old, Err(MessagingError::VisibilityExpired { .. })), "{old:?}");
-    goes_on(vec![(URL, place.url()), (EXTENDED, elsewhere.to_string())]).await;
+    goes_on(vec![(URL, store.url()), (EXTENDED, elsewhere.to_string())]).await;
     let left = provider.receive_messages(&orders, &ReceiveOptions::default(), soon()).await.unwrap();
     assert!(left.is_empty(), "{left:?}");
-    place.leave().await;
+    store.delete_queues().await;
 }

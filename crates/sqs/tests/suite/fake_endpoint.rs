@@ -1,15 +1,15 @@
-//! An endpoint that says what a test wants it to say, because no emulator would.
+//! A fake endpoint whose answers a test chooses.
 
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// An HTTP status, and JSON.
+/// An HTTP status and a JSON body.
 pub(crate) type Answer = (u16, String);
 
-/// Starts an endpoint, and says where it is. It answers by what a request asks for and by its body.
-pub(crate) async fn stand_in<F, Fut>(answer: F) -> String
+/// Starts an endpoint and returns its URL. `answer` gets the action and the body of a request.
+pub(crate) async fn fake_endpoint<F, Fut>(answer: F) -> String
 where
     F: Fn(String, String) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Answer> + Send + 'static,
@@ -43,7 +43,7 @@ where
     }
 }
 
-/// The next request: what it asks for, and its body.
+/// Reads the next request: its action and its body.
 async fn request(stream: &mut TcpStream) -> Option<(String, String)> {
     let mut bytes = Vec::new();
     loop {
@@ -68,23 +68,23 @@ async fn request(stream: &mut TcpStream) -> Option<(String, String)> {
     }
 }
 
-/// SQS refuses, for this reason.
+/// An error answer with this code.
 pub(crate) fn refused(code: &str) -> Answer {
-    (400, format!(r#"{{"__type":"com.amazonaws.sqs#{code}","message":"it was said so"}}"#))
+    (400, format!(r#"{{"__type":"com.amazonaws.sqs#{code}","message":"the test refuses it"}}"#))
 }
 
-/// Where the queue is that a request asks for.
+/// The answer to GetQueueUrl or CreateQueue.
 pub(crate) fn url_of(body: &str) -> Answer {
     let name = body.split('"').skip_while(|word| *word != "QueueName").nth(2).unwrap();
     (200, format!(r#"{{"QueueUrl":"http://127.0.0.1/0/{name}"}}"#))
 }
 
-/// How many rows a batch has.
+/// The number of rows of a batch.
 pub(crate) fn rows_of(body: &str) -> usize {
     body.matches("\"Id\":").count()
 }
 
-/// The answer to a batch: all rows are taken, or all but the first.
+/// The answer to a batch: all rows are accepted, or all but the first.
 pub(crate) fn taken(body: &str, throttles_first: bool) -> Answer {
     let ids: Vec<_> = (0..10).filter(|id| body.contains(&format!("\"Id\":\"{id}\""))).collect();
     let (failed, done) = ids.split_at(usize::from(throttles_first));

@@ -1,50 +1,50 @@
-//! Delays that are longer than SQS's own, and leases in its whole seconds.
+//! Delays that are longer than SQS's longest, and times in whole seconds.
 //!
-//! A message without keys waits in hops: it is sent with SQS's longest delay and what is left beside it, and whoever
-//! receives it then sends it on. A message with keys cannot leave its place, so whoever receives it too early hides it.
+//! A message without keys waits in hops: it is sent with SQS's longest delay and a note of the remaining one, and the
+//! receiver sends it again. A message with keys keeps its position in its group, so a receiver hides it until it is due.
 
 use std::time::Duration;
 
 use postrider_core::Timestamp;
 
-/// The longest delay that SQS gives a message.
-const LONGEST_DELAY: Duration = Duration::from_secs(900);
+/// SQS's longest delay of a message.
+const LONGEST_HOP: Duration = Duration::from_secs(900);
 
-/// The longest time that SQS hides a message, counted from its receive.
+/// Longest time that SQS hides a message, counted from its receive.
 pub(crate) const LONGEST_HIDE: Duration = Duration::from_secs(12 * 3600);
 
-/// How long SQS keeps a message that nobody deletes, at most.
+/// SQS's longest retention.
 pub(crate) const RETENTION: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// What remains to handle a message after its delay, before SQS drops it.
+/// Time that is left to handle a message after its delay, before SQS drops it.
 const TIME_TO_HANDLE: Duration = Duration::from_secs(2 * 24 * 3600);
 
-/// The longest delay of a message: what it waits in a FIFO queue counts towards the retention.
-pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(RETENTION.as_secs() - TIME_TO_HANDLE.as_secs());
+/// Longest delay of a message: the delay in a FIFO queue counts towards the retention.
+pub(crate) const LONGEST_DELAY: Duration = Duration::from_secs(RETENTION.as_secs() - TIME_TO_HANDLE.as_secs());
 
-/// Whole seconds, rounded up.
+/// Converts to whole seconds, rounded up.
 pub(crate) fn seconds(duration: Duration) -> i32 {
     let whole = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     i32::try_from(whole).unwrap_or(i32::MAX)
 }
 
-/// SQS's seconds as a time.
-pub(crate) fn whole(seconds: i32) -> Duration {
+/// Converts from SQS's seconds.
+pub(crate) fn from_seconds(seconds: i32) -> Duration {
     Duration::from_secs(seconds.unsigned_abs().into())
 }
 
-/// SQS's delay of a message that has to wait so long, and what is left to wait after it.
+/// Splits a delay into SQS's delay of the first hop and the remaining one.
 pub(crate) fn first_hop(wait: Duration) -> (i32, Duration) {
-    (seconds(wait.min(LONGEST_DELAY)), wait.saturating_sub(LONGEST_DELAY))
+    (seconds(wait.min(LONGEST_HOP)), wait.saturating_sub(LONGEST_HOP))
 }
 
-/// What a message without keys still has to wait when it is received. `wait` is what was left after a hop, and such a
-/// hop has SQS's longest delay; what passed since then has been waited too.
+/// Remaining delay of a received message without keys. `wait` is the remaining delay after a hop of SQS's longest delay;
+/// the time since the end of that hop counts too.
 pub(crate) fn left_on_standard(wait: Duration, sent_at: Timestamp, now: Timestamp) -> Duration {
-    wait.saturating_sub(now.since(sent_at.saturating_add(LONGEST_DELAY)))
+    wait.saturating_sub(now.since(sent_at.saturating_add(LONGEST_HOP)))
 }
 
-/// How many receives of a message with keys only hid it, because it was not due: they are no deliveries.
+/// Number of receives that only hid a message with keys because it was not due: they do not count as deliveries.
 pub(crate) fn hides(first_received_at: Timestamp, due: Timestamp) -> u32 {
     let early = due.since(first_received_at).as_micros();
     u32::try_from(early.div_ceil(LONGEST_HIDE.as_micros())).unwrap_or(u32::MAX)
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hop_was_late_has_been_waited() {
+    fn a_late_receive_shortens_the_remaining_delay() {
         let sent_at = Timestamp::from_micros(0);
         let at = |seconds: u64| sent_at.saturating_add(Duration::from_secs(seconds));
         assert_eq!(left_on_standard(HOUR, sent_at, at(900)), HOUR);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_that_only_hid_are_told_from_deliveries() {
+    fn receives_that_only_hide_are_not_deliveries() {
         let first = Timestamp::from_micros(0);
         let due = |after: Duration| first.saturating_add(after);
         assert_eq!(hides(first, first), 0);
