@@ -154,7 +154,7 @@ fn limits_are_shown_in_common_units() {
     has(
         &page,
         "- A queue's name has 1 to 80 characters of `[A-Za-z0-9_.-]` and does not end in `_dlq`, which is the \
-         ending of its dead letters; `.` and `..` are none. Names of `[a-z][a-z0-9_]{0,39}` can be moved to every provider.",
+         ending of its dead letters; `.` and `..` are refused. Names of `[a-z][a-z0-9_]{0,39}` can be moved to every provider.",
     );
     has(&page, "- An ordering key or a dedup key has 1 to 128 bytes.");
 }
