@@ -26,6 +26,9 @@ use crate::wire::{self, Received};
 /// Interval at which a waiting receiver reads its queue's flags: paused, or with partitions.
 const FLAGS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Longest use of one consumer without a message.
+const MAX_IDLE: Duration = Duration::from_secs(10);
+
 /// Polling interval of a waiting receiver for partitions, which do not push new messages to it.
 const PARTITIONS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -144,7 +147,7 @@ impl RabbitmqBroker {
             let mut deliveries = Vec::new();
             match first {
                 // Cancelled by the broker.
-                Some(None) => return self.recover(live, queue).await.map(|()| Vec::new()),
+                Some(None) => return self.after_no_delivery(live, queue).await.map(|()| Vec::new()),
                 Some(Some(first)) => deliveries.push(first?),
                 None => {}
             }
@@ -335,7 +338,8 @@ impl RabbitmqBroker {
 }
 
 /// First message of an idle consumer. `None` when there is a reason to stop waiting: the queue is gone, is paused or has
-/// messages with keys, or the broker does not deliver ready messages.
+/// messages with keys, the broker does not deliver ready messages, or the consumer is old. The broker may have lost an old
+/// one when the queue was deleted and recreated.
 ///
 /// The consumer is not cancelled meanwhile: a message that the broker delivers to a consumer that is being cancelled
 /// returns to the queue and is charged with a delivery.
@@ -344,19 +348,21 @@ async fn first_of_idle(
     queue: &QueueName,
     consumer: &mut QueueConsumer,
 ) -> Option<Option<Result<Delivery, MessagingError>>> {
-    loop {
+    let end = Instant::now() + MAX_IDLE;
+    while Instant::now() < end {
         if let Ok(first) = tokio::time::timeout(FLAGS_INTERVAL, consumer.next()).await {
             return Some(first);
         }
         let set = flags::are_set(live, queue, &[Flag::Paused, Flag::Keyed]).await.ok()?;
         let counts = live.counts(queue.as_str()).await.ok().flatten()?;
-        if set.contains(&true) {
+        if set.contains(&true) || counts.consumers == 0 {
             return None;
         }
         if counts.ready > 0 {
             return first_of_ready(live, queue, consumer).await;
         }
     }
+    None
 }
 
 /// First ready message. Waits as long as the broker counts some as ready: with a busy disk it may need seconds to deliver

@@ -54,7 +54,7 @@ pub(crate) enum FileError {
     #[error("'{}' does not support the write-ahead log; put it on a local disk", .0.display())]
     NoWriteAheadLog(PathBuf),
     #[error(
-        "'{}' has schema version {found} and this program knows version {known}; use a newer program", path.display()
+        "'{}' has schema version {found} and this program supports version {known}; use a newer program", path.display()
     )]
     TooNew { path: PathBuf, found: i64, known: i64 },
     #[error(

@@ -16,7 +16,7 @@ use rusqlite::Connection;
 use crate::error::{Failure, FileError};
 
 /// How long a measurement is valid.
-pub(crate) const TRUSTED_FOR: Duration = Duration::from_millis(100);
+const TRUSTED_FOR: Duration = Duration::from_millis(100);
 
 /// How long sends are refused after SQLite found no free space.
 const REFUSED_FOR: Duration = Duration::from_millis(500);

@@ -19,7 +19,7 @@ fn config_shows_the_source_of_each_value() {
         assert_eq!((text(&row(key)["value"]).as_str(), text(&row(key)["source"]).as_str()), (value, source), "{key}");
     }
     assert_eq!(row("sqlite.path")["value"], Value::Null);
-    assert_eq!(text(&row("create_queues")["meaning"]), "Whether a send creates a queue that is missing.");
+    assert_eq!(text(&row("create_queues")["meaning"]), "Whether a send creates a missing queue.");
     let run = scratch.run(&["config", "--url", "amqp://ann:secret@host/"]).done();
     assert!(!run.stdout.contains("secret"), "{}", run.stdout);
 }

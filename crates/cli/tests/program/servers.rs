@@ -154,7 +154,7 @@ async fn a_schema_that_is_too_new_or_forbidden_in_postgres_is_a_failure() {
     scratch.run(&["migrate", &url]).done();
     let newer = format!("insert into {schema}.postrider_migration (version, name, works_since) values (999, 'x', 999)");
     client.batch_execute(&newer).await.unwrap();
-    all_fail(&scratch, &url, "has version 999 and this program knows version");
+    all_fail(&scratch, &url, "has version 999 and this program supports version");
     client.batch_execute(&format!("drop schema {schema} cascade")).await.unwrap();
 }
 
@@ -179,7 +179,7 @@ async fn a_schema_that_is_too_new_or_forbidden_in_mariadb_is_a_failure() {
          (999, 'x', 999, utc_timestamp(6))"
     );
     client.query_drop(newer).await.unwrap();
-    all_fail(&scratch, &own, "has schema version 999 and this program knows version");
+    all_fail(&scratch, &own, "has schema version 999 and this program supports version");
     client.query_drop(format!("drop user {name}@'%'")).await.unwrap();
     client.query_drop(format!("drop database {name}")).await.unwrap();
 }

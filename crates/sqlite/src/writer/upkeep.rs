@@ -13,7 +13,7 @@ use super::Writer;
 use crate::archive::{self, Sweep};
 use crate::connection::begin;
 use crate::error::is_busy;
-use crate::free_space::{self, TRUSTED_FOR};
+use crate::free_space;
 use crate::options::SqliteOptions;
 use crate::session::Session;
 
@@ -43,8 +43,6 @@ pub(super) struct Upkeep {
     /// the archive would grow faster than it is swept.
     to_remove: u64,
     sweeps: bool,
-    /// When the free space was last checked, and whether it was short.
-    disk: (Option<Instant>, bool),
 }
 
 impl Upkeep {
@@ -59,7 +57,6 @@ impl Upkeep {
             sweep_after: 0,
             to_remove: 0,
             sweeps: true,
-            disk: (None, false),
         }
     }
 
@@ -121,7 +118,8 @@ impl Writer {
         if pages == 0 {
             return;
         }
-        if self.is_disk_short() {
+        // Checked after each transaction: a few of them can use up the free space in milliseconds.
+        if free_space::is_short(&self.context.path, self.context.rules.headroom) {
             if connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE).is_ok() {
                 self.upkeep.log_pages.store(0, Ordering::Relaxed);
             }
@@ -137,18 +135,6 @@ impl Writer {
         if connection.wal_checkpoint_v2(None::<&str>, mode).is_ok() {
             self.upkeep.log_pages.store(0, Ordering::Relaxed);
         }
-    }
-
-    /// Whether the disk is almost full, checked at intervals.
-    fn is_disk_short(&mut self) -> bool {
-        let now = Instant::now();
-        let (seen, is_short) = self.upkeep.disk;
-        if seen.is_some_and(|seen| now.duration_since(seen) < TRUSTED_FOR) {
-            return is_short;
-        }
-        let is_short = free_space::is_short(&self.context.path, self.context.rules.headroom);
-        self.upkeep.disk = (Some(now), is_short);
-        is_short
     }
 
     /// Removes a chunk of old archived rows. After an error the next sweep follows later; no caller waits for it.

@@ -16,7 +16,9 @@ pub(super) fn sieve(task: TaskContext, echo: Echo) -> Sieve {
         let is_read = read(line).is_some_and(|(fraction, text)| task.progress(fraction, text).is_ok());
         if !is_read && !std::mem::replace(&mut has_warned, true) {
             let id = task.id();
-            echo.warn(format_args!("the progress of task {id} cannot be read; write it like '{MARK}0.4 two of five'"));
+            echo.warn(format_args!(
+                "the progress of task {id} cannot be read; write it like '{MARK}0.5 half of the pages'"
+            ));
         }
         is_read
     })
