@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::breaker::{CircuitBreaker, Guarded};
 use crate::config::{Config, ConfigError, Sources};
-use crate::provider::MessagingProvider;
+use crate::messaging_provider::MessagingProvider;
 
 /// A running system: its configuration, the provider behind its breaker, and the client that uses it.
 ///

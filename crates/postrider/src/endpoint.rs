@@ -69,7 +69,7 @@ use {std::sync::Arc, tokio::sync::OnceCell};
 use crate::config::StoreUrl;
 use crate::config::{MessagingConfig, ProviderKind};
 use crate::examine;
-use crate::provider::MessagingProvider;
+use crate::messaging_provider::MessagingProvider;
 
 pub use migrations::Migration;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use postrider_core::duration_text::show;
 use postrider_core::{Deadline, Finding, Measured, MessagingError, QueueAdmin, QueueStats, Severity};
 
-use crate::provider::MessagingProvider;
+use crate::messaging_provider::MessagingProvider;
 
 /// Age of a ready message from which a missing worker is reported.
 const LONG_READY: Duration = Duration::from_secs(300);

@@ -2,7 +2,7 @@
 
 use postrider_core::*;
 
-use crate::provider::MessagingProvider;
+use crate::messaging_provider::MessagingProvider;
 
 /// The idempotency records of a store, for an idempotency layer.
 #[derive(Debug, Clone)]

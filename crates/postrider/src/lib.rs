@@ -2,7 +2,7 @@
 //!
 //! **The idea.** An application depends on this crate and names its store by a URL; messages are leased, acknowledged,
 //! retried, ordered and dead-lettered by the same law on every store. [`connect`] returns a [`MessagingProvider`];
-//! everything else is the contract of [`postrider_core`], which is re-exported here. A program that is configured by a
+//! everything else is the contract of [`postrider_core`], re-exported here. A program that is configured by a
 //! file, its environment or its flags reads a [`Config`] and makes a [`SystemContext`] from it.
 //!
 //! **The invariant.** Changing the URL changes the store and nothing else; where a store cannot keep a promise, it
@@ -35,9 +35,10 @@ mod context;
 mod endpoint;
 mod examine;
 mod idempotency_records;
+mod messaging_provider;
 #[cfg(feature = "prometheus")]
 pub mod prometheus;
-mod provider;
+pub mod provider;
 #[cfg(doctest)]
 mod readmes;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -65,7 +66,44 @@ pub use config::{Config, ConfigError, Sources};
 pub use context::{ContextError, SystemContext};
 pub use endpoint::{Endpoint, Migration, connect};
 pub use idempotency_records::IdempotencyRecords;
-pub use postrider_core::*;
+
+// Messages, and what describes them.
+pub use postrider_core::{
+    Bytes, ContentType, Envelope, Expiry, FromBytes, Headers, Json, Key, Message, MessageId, MsgPack, Priority, Queue,
+    QueueMessage, QueueName, QueuedMessage, Timestamp, message,
+};
+// The contract.
+pub use postrider_core::{
+    DeadLetters, Deadline, Disposition, MessageAttempt, MessagingService, Nack, Provider, QueueAdmin, ReceiptHandle,
+    ReceiveOptions, RowResults, SettledAndReceived, Settlement, TypedMessaging, WakeUps,
+};
+pub use postrider_core::{ErrorSource, MessagingError, RetryLimits, RetryStrategy};
+// What is in a store, and what the store offers.
+pub use postrider_core::{
+    ArchiveCursor, ArchiveFilter, ArchivePage, ArchiveQuery, ArchivedMessage, ArchivedState, PeekCursor, PeekPage,
+    PeekQuery, PeekedMessage, WaitingFilter, WaitingState, archive, waiting,
+};
+pub use postrider_core::{
+    ArchivePolicy, Capabilities, Feature, Finding, Limits, LiveState, Measured, QueueHealthReport, QueueStats,
+    Severity, State, Support,
+};
+pub use postrider_core::{
+    DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterPage, DeadLetterQuery, DeadLetterReason,
+    DeadLetterSelection, DeadLetterSummary, DeadLetterSummaryPage, Redrive, RedriveReport, RedriveSkip, dead_letter,
+};
+// Tasks, idempotency and other records of the state store.
+pub use postrider_core::{
+    Begun, IdempotencyKey, IdempotencyStore, IdempotencyToken, NewTask, Standing, StateRecords, TaskId, TaskState,
+    TaskStore, TaskType, idempotency, state_records, task,
+};
+// The messages of workflows and the queues that carry them.
+pub use messaging_provider::MessagingProvider;
+pub use postrider_core::{
+    DefaultMessageRouter, MessageClient, MessageRouter, MessageRouterKind, QueuesConfig, workflow_message,
+};
+pub use postrider_core::{MemoryProvider, MemoryStore};
+#[doc(hidden)]
+pub use postrider_core::{duration_text, masked_url};
 #[cfg(feature = "http")]
 pub use postrider_http as http;
 #[cfg(feature = "mysql")]
@@ -86,7 +124,6 @@ pub use postrider_sqs as sqs;
 pub use postrider_subscriber as subscriber;
 #[cfg(feature = "tasks")]
 pub use postrider_tasks as tasks;
-pub use provider::MessagingProvider;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use state_storage::StateStorage;
 #[cfg(all(feature = "tasks", any(feature = "http", feature = "postgres", feature = "sqlite")))]

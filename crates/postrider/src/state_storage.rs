@@ -4,7 +4,7 @@ use postrider_core::*;
 
 use crate::config::Config;
 use crate::context::ContextError;
-use crate::provider::MessagingProvider;
+use crate::messaging_provider::MessagingProvider;
 
 /// A database with state records.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use postrider_tasks::Tasks;
 
 use crate::config::Config;
 use crate::context::{ContextError, SystemContext};
-use crate::provider::MessagingProvider;
+use crate::messaging_provider::MessagingProvider;
 
 /// A task store: a database, or a server with one.
 #[derive(Debug, Clone)]

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use data_encoding::BASE64URL_NOPAD;
 use hmac::{Hmac, Mac};
+use postrider::provider::NativeRef;
 use postrider::task::TaskLease;
-use postrider::{MessagingError, NativeRef, ReceiptHandle, TaskId, TaskType, Timestamp};
+use postrider::{MessagingError, ReceiptHandle, TaskId, TaskType, Timestamp};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
@@ -208,7 +209,8 @@ impl std::fmt::Debug for Seal {
 
 #[cfg(test)]
 mod tests {
-    use postrider::{LeaseToken, MessageId, QueueName};
+    use postrider::provider::LeaseToken;
+    use postrider::{MessageId, QueueName};
 
     use super::*;
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider::config::ConfigError;
+use postrider::provider::BoxFuture;
 use postrider::state_records::StateRecords;
 use postrider::tasks::{Shutdown, TaskKeeperOptions};
-use postrider::{BoxFuture, ContextError, Deadline, MessagingError, StateStorage, SystemContext};
+use postrider::{ContextError, Deadline, MessagingError, StateStorage, SystemContext};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;

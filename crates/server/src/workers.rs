@@ -328,7 +328,7 @@ impl Drop for OngoingRequest<'_> {
 
 #[cfg(test)]
 mod tests {
-    use postrider::{LeaseToken, NativeRef};
+    use postrider::provider::{LeaseToken, NativeRef};
 
     use super::*;
 

@@ -333,7 +333,8 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Duration;
 
-    use postrider::{DeadLetterReason, LeaseToken, MessageId, NativeRef};
+    use postrider::provider::{LeaseToken, NativeRef};
+    use postrider::{DeadLetterReason, MessageId};
 
     use super::*;
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use postrider::provider::*;
 use postrider::*;
 
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postrider::provider::*;
 use postrider::*;
 
 use super::{Through, receiving};

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use postrider::subscriber::{Delivery, Ended, HandlerError, Observer, Shutdown, Subscriber};
+use postrider::provider::*;
 use postrider::*;
 use tokio::task::JoinSet;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::stream;
 use postrider::subscriber::{Delivery, Ended, HandlerError, Observer, Outcome, Shutdown, Subscriber};
+use postrider::provider::*;
 use postrider::*;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
