@@ -20,7 +20,7 @@ use crate::storm::{StormReport, storm_under_faults};
 /// Attempts to have an answer lost: a short storm can end before.
 const MAX_STORMS: usize = 5;
 
-/// Repeats a storm under lost answers until one was lost. Panics after [`MAX_STORMS`] storms.
+/// Repeats a storm under lost answers until one was lost. Panics after `MAX_STORMS` storms.
 pub async fn until_an_answer_is_lost<F: Future<Output = StormReport>>(storm: impl Fn() -> F) {
     for _ in 0..MAX_STORMS {
         let counts = storm().await.verdict.counts;
