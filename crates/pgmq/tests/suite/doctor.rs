@@ -54,6 +54,6 @@ async fn a_database_without_pgmq_is_a_problem() {
     // In the order of the fixes.
     let (install, migrate) = (problems.next().unwrap(), problems.next().unwrap());
     assert!(install.found.contains("create extension pgmq"), "{findings:#?}");
-    assert!(install.fix.as_ref().is_some_and(|fix| fix.contains("then apply `postrider migrate")), "{findings:#?}");
+    assert!(install.fix.as_ref().is_some_and(|fix| fix.contains("then run `postrider migrate")), "{findings:#?}");
     assert_eq!(migrate.check, "schema", "{findings:#?}");
 }
