@@ -133,7 +133,7 @@ impl DeadLetters for HttpProvider {
         deadline: Deadline,
     ) -> Result<u64, MessagingError> {
         let request = Request::post(path(queue, "/dead-letters/purge"), &PurgeRequest::from(selection))?;
-        let Purged { purged } =
+        let Purged { purged, .. } =
             self.call_once("purge dead letters", selected_ids(selection), request, deadline).await?;
         Ok(purged)
     }
