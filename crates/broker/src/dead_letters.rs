@@ -116,9 +116,7 @@ impl Position {
         let position = cursor.0.split_once('.').and_then(|(dead_at, id)| {
             Some(Self { dead_at: Timestamp::from_micros(dead_at.parse().ok()?), id: id.parse().ok()? })
         });
-        position.ok_or_else(|| {
-            MessagingError::invalid("cursor", format!("'{}'; pass `next` of the previous page", cursor.0))
-        })
+        position.ok_or_else(|| MessagingError::invalid_cursor(&cursor.0))
     }
 }
 

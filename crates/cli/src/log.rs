@@ -5,6 +5,7 @@ use std::io;
 
 use clap::ValueEnum;
 use postrider::Timestamp;
+use postrider::config::nearest;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
@@ -27,6 +28,44 @@ pub(crate) const PROGRAM: &str = "postrider::program";
 const SERVER: &str = "postrider_server";
 const ACCESS: &str = "postrider::access";
 
+/// The crates whose events can be in the log: Postrider's, and the libraries that use `tracing`.
+const CRATES: &[&str] = &[
+    "amq_protocol_tcp",
+    "aws_config",
+    "aws_runtime",
+    "aws_sdk_sqs",
+    "aws_sdk_sts",
+    "aws_sigv4",
+    "aws_smithy_http",
+    "aws_smithy_runtime",
+    "aws_smithy_runtime_api",
+    "aws_types",
+    "deadpool_postgres",
+    "hickory_net",
+    "hickory_proto",
+    "hickory_resolver",
+    "hyper_util",
+    "lapin",
+    "postrider",
+    "postrider_broker",
+    "postrider_cli",
+    "postrider_core",
+    "postrider_http",
+    "postrider_mysql",
+    "postrider_pg",
+    "postrider_pgmq",
+    "postrider_postgres",
+    "postrider_provider",
+    "postrider_rabbitmq",
+    "postrider_server",
+    "postrider_spool",
+    "postrider_sql",
+    "postrider_sqs",
+    "postrider_subscriber",
+    "postrider_tasks",
+    "tower",
+];
+
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -39,7 +78,7 @@ pub(crate) enum LogFormat {
 
 /// Starts the log; its lines go to `echo`.
 pub(crate) fn start(echo: &Echo, global: &Global) -> Result<(), Failure> {
-    let filter = filter(std::env::var(VARIABLE).ok())?;
+    let (filter, warnings) = filter(std::env::var(VARIABLE).ok())?;
     let echo = echo.clone();
     let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || Lines(echo.clone()));
     let layer = match global.log_format {
@@ -48,7 +87,11 @@ pub(crate) fn start(echo: &Echo, global: &Global) -> Result<(), Failure> {
     };
     let log = tracing_subscriber::registry().with(layer.with_filter(filter));
     tracing::subscriber::set_global_default(log)
-        .map_err(|error| Failure::failed(format!("cannot start the log: {error}")))
+        .map_err(|error| Failure::failed(format!("cannot start the log: {error}")))?;
+    for warning in warnings {
+        tracing::warn!(target: PROGRAM, "{warning}");
+    }
+    Ok(())
 }
 
 /// Whether the log has started; notices then go to it.
@@ -56,14 +99,11 @@ pub(crate) fn is_on() -> bool {
     tracing::dispatcher::has_been_set()
 }
 
-/// The filter of the variable; by default warnings, and the events of the program and its server from INFO up.
-fn filter(variable: Option<String>) -> Result<Targets, Failure> {
-    let Some(text) = variable.filter(|text| !text.trim().is_empty()) else {
-        let from_info = [PROGRAM, SERVER, ACCESS].map(|target| (target, LevelFilter::INFO));
-        return Ok(Targets::new().with_default(LevelFilter::WARN).with_targets(from_info));
-    };
+/// The filter of the variable, and warnings about it. By default the log has warnings, and the events of the program and
+/// its server from INFO up; the levels of parts change that for these parts, and a level alone replaces it.
+fn filter(variable: Option<String>) -> Result<(Targets, Vec<String>), Failure> {
     // `Targets` takes a space as part of a name.
-    let text: String = text.split_whitespace().collect();
+    let text: String = variable.unwrap_or_default().split_whitespace().collect();
     let refused = |part: &str, why: &str| {
         let part = part.escape_debug();
         Failure::usage(format!(
@@ -75,7 +115,33 @@ fn filter(variable: Option<String>) -> Result<Targets, Failure> {
     if let Some(part) = text.split(',').find(|part| is_mistyped(part)) {
         return Err(refused(part, "is neither a level nor a part of Postrider"));
     }
-    text.parse().map_err(|error| refused(&text, &format!("cannot be read: {error}")))
+    // `Targets` takes an empty text as the level `error`.
+    let chosen = match text.is_empty() {
+        true => Targets::new(),
+        false => text.parse().map_err(|error| refused(&text, &format!("cannot be read: {error}")))?,
+    };
+    let warnings = chosen.iter().filter_map(|(target, _)| unknown_part(target)).collect();
+    if chosen.default_level().is_some() {
+        return Ok((chosen, warnings));
+    }
+    // The longest target decides, so a default would override the level of a part that includes it.
+    let is_default = |target: &&str| !chosen.iter().any(|(part, _)| target.starts_with(part));
+    let from_info = [PROGRAM, SERVER, ACCESS].into_iter().filter(is_default).map(|target| (target, LevelFilter::INFO));
+    let filter = Targets::new().with_default(LevelFilter::WARN).with_targets(from_info);
+    Ok((filter.with_targets(chosen.iter()), warnings))
+}
+
+/// Returns a warning about a target under which nothing is logged.
+fn unknown_part(target: &str) -> Option<String> {
+    let part = target.split("::").next().unwrap_or(target);
+    if CRATES.iter().any(|known| known.starts_with(part)) {
+        return None;
+    }
+    let hint = match nearest(part, CRATES.iter().copied()) {
+        Some(meant) => format!("did you mean '{meant}'?"),
+        None => "write parts like postrider_subscriber or lapin".to_owned(),
+    };
+    Some(format!("{VARIABLE}: no part of the program is called '{}'; {hint}", part.escape_debug()))
 }
 
 /// Whether a part of the filter without a level is neither a level nor one of Postrider's targets.
@@ -175,7 +241,7 @@ mod tests {
     #[test]
     fn the_variable_filters_the_log() {
         let is_logged = |variable: Option<&str>, target: &str, level: Level| {
-            filter(variable.map(str::to_owned)).unwrap().would_enable(target, &level)
+            filter(variable.map(str::to_owned)).unwrap().0.would_enable(target, &level)
         };
         for unset in [None, Some(" ")] {
             assert!(is_logged(unset, PROGRAM, Level::INFO) && is_logged(unset, SERVER, Level::INFO));
@@ -188,8 +254,34 @@ mod tests {
             is_logged(chosen, "postrider_subscriber::fetch", Level::DEBUG) && !is_logged(chosen, PROGRAM, Level::WARN)
         );
         assert!(is_logged(Some("lapin=trace, postrider_tasks"), "postrider_tasks::worker", Level::TRACE));
+        let part = Some("lapin=debug");
+        assert!(is_logged(part, "lapin::channel", Level::DEBUG) && is_logged(part, PROGRAM, Level::INFO));
+        assert!(is_logged(part, "postrider_tasks", Level::WARN) && !is_logged(part, "postrider_tasks", Level::INFO));
+        assert!(!is_logged(Some("postrider=off"), PROGRAM, Level::ERROR), "a default overrides the chosen level");
         for mistyped in ["postrider=loud", "inof", "postrider_subscriber=debug,inof"] {
             assert!(filter(Some(mistyped.into())).is_err(), "{mistyped}");
         }
+    }
+
+    #[test]
+    fn unknown_parts_are_warned_of() {
+        let warnings = |variable: &str| filter(Some(variable.into())).unwrap().1;
+        for known in ["lapin=debug", "postrider_subscriber::fetch=debug,warn", "postrider::access=off", "post=info"] {
+            assert_eq!(warnings(known), Vec::<String>::new(), "{known}");
+        }
+        assert!(warnings("pstrider=debug")[0].ends_with("did you mean 'postrider'?"));
+        assert!(warnings("postrider_subscribr")[0].ends_with("did you mean 'postrider_subscriber'?"));
+        assert!(warnings("something=debug,off")[0].ends_with("write parts like postrider_subscriber or lapin"));
+    }
+
+    #[test]
+    fn the_crates_that_log_are_known() {
+        let lock = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.lock");
+        let lock = std::fs::read_to_string(lock).unwrap();
+        let packages = lock.split("[[package]]").filter(|package| package.contains("\n \"tracing\","));
+        let names = packages.filter_map(|package| package.split('"').nth(1)).map(|name| name.replace('-', "_"));
+        // For tests only.
+        let names: Vec<String> = names.filter(|name| !name.starts_with("shuttle")).collect();
+        assert_eq!(names, CRATES);
     }
 }

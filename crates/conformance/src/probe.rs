@@ -54,6 +54,12 @@ pub(crate) fn ensure_same<T: PartialEq + fmt::Debug>(what: &str, seen: T, expect
     ensure(seen == expected, || format!("{what} is {seen:?}, not {expected:?}"))
 }
 
+/// Ends the test unless the cursor `nonsense` is refused with the text that all stores share.
+pub(crate) fn ensure_invalid_cursor(answer: Result<(), MessagingError>) -> Check {
+    let expected = MessagingError::invalid_cursor("nonsense").to_string();
+    ensure_same("the answer to an invalid cursor", answer.map_err(|error| error.to_string()), Err(expected))
+}
+
 /// A deadline for one call.
 pub(crate) fn soon() -> Deadline {
     Deadline::after(TIME_LIMIT)

@@ -211,9 +211,7 @@ impl ArchivePosition {
 
     fn read(cursor: &ArchiveCursor) -> Result<Self, MessagingError> {
         let parts = cursor.0.split_once('.').and_then(|(time, row)| Some((time.parse().ok()?, row.parse().ok()?)));
-        let (time, row) = parts.ok_or_else(|| {
-            MessagingError::invalid("cursor", format!("'{}'; pass `next` of the previous page", cursor.0))
-        })?;
+        let (time, row) = parts.ok_or_else(|| MessagingError::invalid_cursor(&cursor.0))?;
         Ok(Self { archived_at: Timestamp::from_micros(time).clamp(Timestamp::EPOCH, LATEST), row })
     }
 }

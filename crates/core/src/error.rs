@@ -194,6 +194,11 @@ impl MessagingError {
         Self::InvalidInput { what, why: why.into() }
     }
 
+    /// A cursor that the listing did not issue.
+    pub fn invalid_cursor(cursor: &str) -> Self {
+        Self::invalid("cursor", format!("'{}'; pass `next` of the previous page", cursor.escape_debug()))
+    }
+
     /// The value `asked` of `what` needs TLS, which this build does not have. `provider` names the crate with the
     /// feature.
     pub fn no_tls(what: &'static str, asked: &str, provider: &str) -> Self {

@@ -227,8 +227,7 @@ impl RecordCursor {
 
     /// The position. For stores.
     pub fn sequence(&self) -> Result<i64, MessagingError> {
-        let why = || format!("'{}'; pass `next` of the previous page", self.0.escape_debug());
-        self.0.parse().map_err(|_| MessagingError::invalid("cursor", why()))
+        self.0.parse().map_err(|_| MessagingError::invalid_cursor(&self.0))
     }
 }
 

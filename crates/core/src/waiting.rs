@@ -74,7 +74,7 @@ impl PeekQuery {
         self.check()?;
         let Some(PeekCursor(cursor)) = &self.after else { return Ok(0) };
         let row = cursor.parse().ok().filter(|row| *row > 0);
-        row.ok_or_else(|| MessagingError::invalid("cursor", format!("'{cursor}'; pass `next` of the previous page")))
+        row.ok_or_else(|| MessagingError::invalid_cursor(cursor))
     }
 }
 

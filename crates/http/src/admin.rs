@@ -195,7 +195,7 @@ impl QueueAdmin for HttpProvider {
             return self.purge_dead_letters(queue, &DeadLetterSelection::All, deadline).await;
         }
         let request = Request::bare(Method::POST, path(queue, "/purge"));
-        let Purged { purged } = self.call_once("purge", Vec::new(), request, deadline).await?;
+        let Purged { purged, .. } = self.call_once("purge", Vec::new(), request, deadline).await?;
         Ok(purged)
     }
 

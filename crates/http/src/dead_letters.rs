@@ -60,7 +60,7 @@ fn read_cursor(DeadLetterCursor(text): &DeadLetterCursor) -> Result<(Timestamp, 
     let key = text
         .split_once('.')
         .and_then(|(micros, id)| Some((Timestamp::from_micros(micros.parse().ok()?), id.parse().ok()?)));
-    key.ok_or_else(|| MessagingError::invalid("cursor", "it is not one of this list; start without a cursor"))
+    key.ok_or_else(|| MessagingError::invalid_cursor(text))
 }
 
 #[async_trait]
@@ -133,7 +133,7 @@ impl DeadLetters for HttpProvider {
         deadline: Deadline,
     ) -> Result<u64, MessagingError> {
         let request = Request::post(path(queue, "/dead-letters/purge"), &PurgeRequest::from(selection))?;
-        let Purged { purged } =
+        let Purged { purged, .. } =
             self.call_once("purge dead letters", selected_ids(selection), request, deadline).await?;
         Ok(purged)
     }

@@ -84,7 +84,7 @@ impl Store for MysqlStore {
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
         let ensure = ensure_queues(&self.shared.database.sql.ensure_queue, [queue]);
-        self.shared.change("ensure_queue", deadline, ensure).await.map(drop)
+        self.shared.change("ensure queue", deadline, ensure).await.map(drop)
     }
 
     async fn claim_by_id(

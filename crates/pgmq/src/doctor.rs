@@ -49,9 +49,11 @@ impl PgmqStore {
 
 /// Checks the tables of PGMQ's queues.
 async fn queues(database: &Database, deadline: Deadline) -> Result<Vec<Finding>, Undone> {
-    // By the table itself: PGMQ's own record of it can be out of date.
-    let look = "select m.queue_name::text as name, c.relpersistence = 'u' as is_unlogged from pgmq.meta m \
-                join pg_catalog.pg_class c on c.oid = to_regclass(format('pgmq.%I', 'q_' || m.queue_name)) \
+    // By the table itself: PGMQ's own record of it can be out of date. The record keeps the capitals of a name, and the
+    // table is in lower case.
+    let look = "select m.queue_name::text as name, c.relname::text as table_name, \
+                format('pgmq.%I', c.relname) as qualified, c.relpersistence = 'u' as is_unlogged from pgmq.meta m \
+                join pg_catalog.pg_class c on c.oid = to_regclass(format('pgmq.%I', 'q_' || lower(m.queue_name))) \
                 order by m.queue_name";
     let rows = database.session("examine", deadline).await?.ask(Step::new(look, [])).await?;
     let mut findings = vec![Finding::fine("pgmq", format!("it is installed, with {} queues", rows.len()))];
@@ -64,16 +66,15 @@ async fn queues(database: &Database, deadline: Deadline) -> Result<Vec<Finding>,
         findings.push(Finding::new("pgmq", Severity::Note, found, "use them with other clients, or rename them"));
     }
     for row in rows.iter().filter(|row| row.get("is_unlogged")) {
-        let name: &str = row.get("name");
+        let (name, table): (&str, &str) = (row.get("name"), row.get("qualified"));
         findings.push(Finding::new(
             "durability",
             Severity::Problem,
             format!("queue '{name}' is unlogged: a crash of the server empties it"),
-            format!("`alter table pgmq.q_{name} set logged`"),
+            format!("`alter table {table} set logged`"),
         ));
     }
-    let tables: Vec<String> = names.iter().map(|name| format!("q_{name}")).collect();
-    let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
+    let tables: Vec<&str> = rows.iter().map(|row| row.get("table_name")).collect();
     let is_lacking = |finding: &Finding| finding.severity != Severity::Fine;
     findings.extend(rights(database, "pgmq", &tables, deadline).await.into_iter().filter(is_lacking));
     findings.extend(examine_tables(database, "pgmq", &tables, deadline).await);

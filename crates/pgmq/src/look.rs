@@ -200,10 +200,7 @@ impl Shared {
         query.check()?;
         let after: i64 = match &query.after {
             None => 0,
-            Some(cursor) => cursor.0.parse().map_err(|_| {
-                let why = format!("'{}' is not a cursor; pass `next` of the previous page", cursor.0);
-                MessagingError::invalid("cursor", why)
-            })?,
+            Some(cursor) => cursor.0.parse().map_err(|_| MessagingError::invalid_cursor(&cursor.0))?,
         };
         let limit = query.limit.saturating_add(1);
         let selection = query.selection.clone();

@@ -144,7 +144,7 @@ impl Shared {
         let (name, dead) = (queue.as_str(), queue.dead_letters());
         let general = &self.database.sql.general;
         persist(|| async {
-            let mut session = self.database.session("ensure_queue", deadline).await?;
+            let mut session = self.database.session("ensure queue", deadline).await?;
             session.begin().await?;
             session.query(&general.ensure_queue, &[&name, &dead.as_str()]).await?;
             session.commit().await

@@ -89,7 +89,7 @@ impl Store for PostgresStore {
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
         let statement = &self.shared.database.sql.ensure_queue;
-        self.shared.ask("ensure_queue", deadline, statement, vec![&queue.as_str()]).await.map(drop)
+        self.shared.ask("ensure queue", deadline, statement, vec![&queue.as_str()]).await.map(drop)
     }
 
     async fn claim_by_id(

@@ -165,7 +165,7 @@ impl<S: Store> MessagingService for Provider<S> {
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
         let (store, queue) = (self.store().clone(), queue.origin());
         let ensure = async move { store.ensure_queue(&queue, deadline).await };
-        self.call("ensure_queue", deadline, ensure).await
+        self.call("ensure queue", deadline, ensure).await
     }
 
     async fn send_batch(

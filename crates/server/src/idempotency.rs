@@ -21,7 +21,7 @@ use axum::response::{IntoResponse, Response};
 use data_encoding::HEXLOWER;
 use http_body_util::BodyExt;
 use postrider::state_records::{Put, RecordKey, RecordKind, StateRecord, StateRecords};
-use postrider::{Deadline, MessagingError};
+use postrider::{Deadline, ErrorSource, MessagingError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -152,10 +152,9 @@ pub(crate) async fn idempotent(
     let retry_lock = RecordKey::new(format!("{record}/again"))?;
     let keyed = KeyedRequest { name: RecordKey::new(&record)?, retry_lock, sha256, app: app.clone() };
     // Runs to completion, so that a client that leaves causes neither a record without a request nor the reverse.
-    let lost = || ApiError::from(MessagingError::OutcomeUnknown { operation: "send", ids: Vec::new(), source: None });
     parts.extensions.insert(WholeBody(body));
     let carried = keyed.run(Request::from_parts(parts, Body::empty()), next);
-    run_to_completion(&app, carried).await.unwrap_or_else(|| Err(lost()))
+    run_to_completion(&app, carried).await.unwrap_or_else(|| Err(unknown("send", None)))
 }
 
 /// A request with a key.
@@ -289,7 +288,8 @@ impl KeyedRequest {
         let (parts, body) = response.into_parts();
         let bytes = match body.collect().await {
             Ok(collected) => collected.to_bytes(),
-            Err(error) => return Err(ApiError::malformed(format!("the answer could not be read: {error}"))),
+            // The request has run. Its record locks repetitions out until it expires.
+            Err(error) => return Err(unknown("the request", Some(Arc::new(error)))),
         };
         let has_unknown_outcome = has_unknown_outcome(&bytes);
         if has_unknown_outcome
@@ -357,6 +357,10 @@ impl KeyedRequest {
     }
 }
 
+fn unknown(operation: &'static str, source: Option<ErrorSource>) -> ApiError {
+    MessagingError::OutcomeUnknown { operation, ids: Vec::new(), source }.into()
+}
+
 fn in_progress() -> ApiError {
     let why = "the first request with this key is still running; repeat it a little later";
     ApiError::new(Code::IdempotencyInProgress, why).retry_after(1)
@@ -364,10 +368,31 @@ fn in_progress() -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
+    use axum::middleware::from_fn_with_state;
+    use axum::routing::post;
+    use futures_util::stream;
     use postrider_wire::Problem;
     use serde_json::json;
+    use tower::ServiceExt;
 
     use super::*;
+
+    #[tokio::test]
+    async fn without_its_answer_the_outcome_of_a_request_is_unknown() {
+        async fn answers_in_part() -> Body {
+            Body::from_stream(stream::iter([Ok("{"), Err("the rest is lost")]))
+        }
+        let (app, _folder) = crate::app::test_app().await;
+        let router = Router::new().route("/", post(answers_in_part)).layer(from_fn_with_state(app.clone(), idempotent));
+        let code = async || {
+            let request = Request::post("/").header(&KEY, "k").body(Body::empty()).unwrap();
+            let response = router.clone().oneshot(request).await.unwrap();
+            response.extensions().get::<ApiError>().map(|error| error.clone().into_problem().code)
+        };
+        assert_eq!(code().await, Some(Code::OutcomeUnknown));
+        assert_eq!(code().await, Some(Code::IdempotencyInProgress), "a repetition could run it a second time");
+    }
 
     #[test]
     fn a_batch_is_unknown_if_one_row_is() {

@@ -86,8 +86,7 @@ impl Seal {
 
     /// Returns the store's cursor in a hidden one.
     pub(crate) fn read_cursor(&self, listing: &str, shown: &str) -> Result<String, MessagingError> {
-        let foreign =
-            || MessagingError::invalid("cursor", "it is not from this listing; pass 'next' of the previous page");
+        let foreign = || MessagingError::invalid_cursor(shown);
         let encoded = shown.strip_prefix(CURSOR_PREFIX).ok_or_else(foreign)?;
         let bytes = BASE64URL_NOPAD.decode(encoded.as_bytes()).map_err(|_| foreign())?;
         let (mark, text) = bytes.split_first_chunk::<16>().ok_or_else(foreign)?;

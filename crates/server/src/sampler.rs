@@ -63,7 +63,7 @@ impl Sampler {
             async move {
                 let deadline = Deadline::after(QUEUE_TIMEOUT);
                 let sample = deadline.limit(stats(queue.clone(), deadline)).await;
-                let late = || MessagingError::DeadlineExceeded { operation: "queue_stats" };
+                let late = || MessagingError::DeadlineExceeded { operation: "stats" };
                 (queue, sample.unwrap_or_else(|| Err(late())))
             }
         });

@@ -421,7 +421,5 @@ fn read_cursor(cursor: &DeadLetterCursor) -> Result<DeadPosition, MessagingError
         let (position, id) = cursor.0.split_once('.')?;
         Some((position.parse().ok()?, id.parse().ok()?))
     };
-    parts().ok_or_else(|| {
-        MessagingError::invalid("cursor", format!("'{}'; pass `next` of the previous page", cursor.0.escape_debug()))
-    })
+    parts().ok_or_else(|| MessagingError::invalid_cursor(&cursor.0))
 }

@@ -160,7 +160,7 @@ impl Store for Connection {
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), Undone> {
         let queue = queue.clone();
-        Ok(self.write("ensure_queue", deadline, move |session| Ok(session.ensure_queue(&queue)?)).await?)
+        Ok(self.write("ensure queue", deadline, move |session| Ok(session.ensure_queue(&queue)?)).await?)
     }
 
     async fn list_queues(&self, deadline: Deadline) -> Result<Vec<QueueName>, Undone> {

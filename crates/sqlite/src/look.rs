@@ -160,10 +160,7 @@ pub(crate) fn list_dead(
     query.check()?;
     let after = match &query.after {
         None => 0,
-        Some(cursor) => cursor.0.parse::<i64>().map_err(|_| {
-            let why = format!("'{}' is not the end of a page; pass `next` of the previous page", cursor.0);
-            MessagingError::invalid("cursor", why)
-        })?,
+        Some(cursor) => cursor.0.parse::<i64>().map_err(|_| MessagingError::invalid_cursor(&cursor.0))?,
     };
     let origin = queue.origin();
     let mut letters = Vec::new();

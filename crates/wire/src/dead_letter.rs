@@ -450,6 +450,9 @@ pub struct Redriven {
     /// Messages that were not.
     #[serde(default)]
     pub skipped: Vec<Skipped>,
+    /// Whether nothing was changed because the request was a dry run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
 }
 
 /// A message that was not redriven.
@@ -464,7 +467,7 @@ pub struct Skipped {
 impl From<RedriveReport> for Redriven {
     fn from(report: RedriveReport) -> Self {
         let skipped = report.skipped.into_iter().map(|(id, why)| Skipped { id, why }).collect();
-        Self { redriven: report.redriven, skipped }
+        Self { redriven: report.redriven, skipped, dry_run: false }
     }
 }
 

@@ -349,6 +349,9 @@ pub struct ChosenMessages {
     pub skipped: u64,
     /// Whether all messages of the queue were examined; else only the oldest were, and the job is limited to them.
     pub complete: bool,
+    /// Whether nothing was changed because the request was a dry run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
 }
 
 /// Splits name=value.

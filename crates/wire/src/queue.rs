@@ -186,6 +186,9 @@ pub struct Paused {
 pub struct Purged {
     /// Number of messages.
     pub purged: u64,
+    /// Whether nothing was changed because the request was a dry run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
 }
 
 /// `GET /v1/queues/{queue}/durations`: durations of the last hour, of messages that this server delivered.

@@ -92,7 +92,8 @@ fn the_variable_filters_the_log() {
     assert!(lines.len() == 1 && parts(&lines[0]).0 == "ERROR", "{lines:?}");
     let (_, _, lines) = fails("text", "postrider_subscriber=info");
     let noted = lines.iter().any(|line| line.contains(" INFO postrider_subscriber: subscriber started"));
-    assert!(noted && !lines.iter().any(|line| line.contains(" postrider: ")), "{lines:?}");
+    let others = lines.iter().filter(|line| line.contains(" INFO postrider: ")).count();
+    assert!(noted && others == 1, "the others keep their levels: {lines:?}");
     let (code, lines) = log(&scratch.with("RUST_LOG", "postrider=loud"), &["work", "orders", "--", "true"]);
     assert!(code == 2 && lines[0].contains("RUST_LOG: 'postrider=loud' cannot be read"), "{lines:?}");
 }
@@ -110,6 +111,26 @@ fn a_mistyped_level_is_refused_instead_of_silencing_the_log() {
     }
     let (_scratch, _, lines) = fails("text", "postrider_subscriber,lapin=warn,off");
     assert!(lines.iter().any(|line| line.contains("ERROR postrider_subscriber: a message is dead")), "{lines:?}");
+}
+
+#[test]
+fn a_mistyped_part_is_warned_of_and_silences_nothing() {
+    let (_scratch, _, lines) = fails("text", "pstrider=debug,lapin=debug");
+    let parts: Vec<_> = lines.iter().map(|line| parts(line)).collect();
+    let warned = "postrider: RUST_LOG: no part of the program is called 'pstrider'; did you mean 'postrider'?";
+    assert_eq!(parts[0], ("WARN".to_owned(), warned.to_owned()), "{lines:?}");
+    for (level, sentence) in [
+        ("WARN", "postrider_subscriber: a message failed"),
+        ("ERROR", "postrider_subscriber: a message is dead"),
+        ("INFO", "postrider: 0 done, 1 retried, 1 dead"),
+    ] {
+        let is_there = parts.iter().filter(|part| part.0 == level && part.1.starts_with(sentence)).count() == 1;
+        assert!(is_there, "{level} {sentence} is not in {lines:?}");
+    }
+    let (_scratch, _, lines) = fails("json", "pstrider=debug");
+    assert!(text(&objects(&lines)[0]["message"]).contains("'pstrider'"), "{lines:?}");
+    let (_scratch, _, lines) = fails("text", "postrider=warn,lapin=debug");
+    assert_eq!(lines.len(), 2, "the levels of the program are the chosen ones: {lines:?}");
 }
 
 #[test]

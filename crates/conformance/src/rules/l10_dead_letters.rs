@@ -7,12 +7,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::try_join;
 use postrider_core::{
-    ContentType, DeadLetter, DeadLetterEdit, DeadLetterQuery, DeadLetterReason, DeadLetterSelection, DeadLetterSummary,
-    DeadLetters, Deadline, Feature, Headers, Message, MessageId, MessagingError, MessagingService, Nack, QueueName,
-    QueuedMessage, ReceiveOptions, Redrive, RedriveReport, RedriveSkip, Settlement, SharedProvider, Timestamp,
+    ContentType, DeadLetter, DeadLetterCursor, DeadLetterEdit, DeadLetterQuery, DeadLetterReason, DeadLetterSelection,
+    DeadLetterSummary, DeadLetters, Deadline, Feature, Headers, Message, MessageId, MessagingError, MessagingService,
+    Nack, QueueName, QueuedMessage, ReceiveOptions, Redrive, RedriveReport, RedriveSkip, Settlement, SharedProvider,
+    Timestamp,
 };
 
-use crate::probe::{Check, Probe, Stop, ensure, ensure_same, list_dead_letters, soon, violation};
+use crate::probe::{
+    Check, Probe, Stop, ensure, ensure_invalid_cursor, ensure_same, list_dead_letters, soon, violation,
+};
 
 /// More dead letters than any provider moves in one step.
 const MANY: usize = 600;
@@ -110,7 +113,10 @@ pub(super) async fn l10_dead_letters_are_listed_once_and_by_pages(probe: &Probe<
     let odd = DeadLetterQuery { selection: DeadLetterSelection::Reason("odd".into()), ..DeadLetterQuery::default() };
     let odd = probe.provider.list_dead_letters(&queue, &odd, soon()).await?;
     let found: HashSet<_> = ids(&odd.letters).into_iter().collect();
-    ensure_same("what died for that reason", found, HashSet::from([expected[1], expected[3]]))
+    ensure_same("what died for that reason", found, HashSet::from([expected[1], expected[3]]))?;
+    let query = DeadLetterQuery { after: Some(DeadLetterCursor("nonsense".into())), ..DeadLetterQuery::default() };
+    let refused = probe.provider.list_dead_letters(&queue, &query, soon()).await.map(drop);
+    ensure_invalid_cursor(refused)
 }
 
 /// Sends many messages and lets a handler reject them all.

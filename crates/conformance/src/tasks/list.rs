@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use postrider_core::Measured;
 use postrider_core::task::{
-    DeadReason, ScheduleStore, TaskFilter, TaskId, TaskOutcome, TaskQuery, TaskStanding, TaskState, TaskStore,
-    TaskType, TypePattern,
+    DeadReason, ScheduleStore, TaskCursor, TaskFilter, TaskId, TaskOutcome, TaskQuery, TaskStanding, TaskState,
+    TaskStore, TaskType, TypePattern,
 };
 
 use super::TaskHarness;
@@ -14,7 +14,7 @@ use super::steps::{
     cancel, claim_id, dead, end, ensure_refused, info, list_all, make, make_all, make_plain, plain, reap, replay,
     retry, succeeded,
 };
-use crate::probe::{Check, Stop, ensure, ensure_same, soon, violation};
+use crate::probe::{Check, Stop, ensure, ensure_invalid_cursor, ensure_same, soon, violation};
 
 pub(super) async fn pages_cover_everything_once_newest_first<H: TaskHarness>(fixture: &Fixture<'_, H>) -> Check {
     let (store, task_type) = (fixture.open().await?, fixture.task_type("pages")?);
@@ -60,7 +60,8 @@ pub(super) async fn pages_cover_everything_once_newest_first<H: TaskHarness>(fix
         let refused = store.list(&TaskQuery { limit, ..TaskQuery::default() }, soon()).await;
         ensure_refused(&format!("a page of {limit}"), &refused)?;
     }
-    Ok(())
+    let query = TaskQuery { after: Some(TaskCursor("nonsense".into())), ..TaskQuery::default() };
+    ensure_invalid_cursor(store.list(&query, soon()).await.map(drop))
 }
 
 pub(super) async fn a_listing_continues_after_many_tasks_that_do_not_match<H: TaskHarness>(

@@ -65,9 +65,7 @@ impl State {
         query.check()?;
         let after = match &query.after {
             None => 0,
-            Some(cursor) => cursor.0.parse::<RowId>().map_err(|_| {
-                MessagingError::invalid("cursor", format!("'{}'; pass `next` of the previous page", cursor.0))
-            })?,
+            Some(cursor) => cursor.0.parse::<RowId>().map_err(|_| MessagingError::invalid_cursor(&cursor.0))?,
         };
         let mut page = DeadLetterPage { letters: Vec::new(), next: None };
         let Some(dead) = self.dead(queue) else { return Ok(page) };

@@ -126,7 +126,7 @@ impl MessagingService for MemoryProvider {
     }
 
     async fn ensure_queue(&self, queue: &QueueName, deadline: Deadline) -> Result<(), MessagingError> {
-        self.begin("ensure_queue", deadline)?.queue(&queue.origin()).exists = true;
+        self.begin("ensure queue", deadline)?.queue(&queue.origin()).exists = true;
         Ok(())
     }
 

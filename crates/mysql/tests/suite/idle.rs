@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Opts};
-use postrider_core::{MessagingService, ReceiveOptions};
+use mysql_async::{Conn, Opts, TxOpts};
+use postrider_core::{Message, MessagingService, ReceiveOptions};
 use postrider_mysql::{MysqlProvider, MysqlStore, mysql_async};
 
 use crate::{Fixture, options, queue, soon};
@@ -70,5 +70,27 @@ async fn a_stream_of_hints_looks_once_a_second() {
     assert!(heard.is_err(), "there was nothing to hear of");
     let statements = counted.statements().await - before;
     assert!((2..=4).contains(&statements), "{statements} statements in 2.5 s");
+    counted.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_tries_locked_stripes_ten_times_a_second() {
+    let fixture = Fixture::new();
+    let (mut counted, provider) = Counted::new(&fixture).await;
+    let mut own = fixture.client().await;
+    let mut transaction = own.start_transaction(TxOpts::default()).await.unwrap();
+    let message = Message::new("1").ordering_key("k").unwrap();
+    provider.store().send_in(&mut transaction, &queue("orders"), &message).await.unwrap();
+    transaction.commit().await.unwrap();
+    let mut other = own.start_transaction(TxOpts::default()).await.unwrap();
+    other.query_drop("select id from stripe for update").await.unwrap();
+
+    let before = counted.statements().await;
+    let options = ReceiveOptions::default().wait(Duration::from_secs(2));
+    let messages = provider.receive_messages(&queue("orders"), &options, soon()).await.unwrap();
+    assert_eq!(messages.len(), 0);
+    let statements = counted.statements().await - before;
+    assert!(statements <= 150, "{statements} statements in 2 s");
+    other.rollback().await.unwrap();
     counted.end().await;
 }

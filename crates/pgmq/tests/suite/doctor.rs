@@ -29,6 +29,23 @@ async fn an_unlogged_queue_is_a_problem_and_its_fix_is_one() {
 }
 
 #[tokio::test]
+async fn the_table_of_a_queue_with_capitals_is_examined() {
+    let fixture = Fixture::new();
+    fixture.connect().await;
+    // PGMQ records the name as it is, and writes the name of the table in lower case.
+    let queue = format!("{}_Quick-1", fixture.schema);
+    let client = client().await;
+    client.execute("select pgmq.create_unlogged($1)", &[&queue]).await.unwrap();
+    let about = |findings: &[Finding]| {
+        findings.iter().find(|finding| finding.found.contains(&format!("'{queue}' is unlogged"))).cloned()
+    };
+    let problem = about(&examine(&fixture).await).expect("a finding about the queue");
+    let statement = problem.fix.as_ref().unwrap().split('`').nth(1).unwrap();
+    client.batch_execute(statement).await.unwrap();
+    assert_eq!(about(&examine(&fixture).await), None);
+}
+
+#[tokio::test]
 async fn a_database_without_pgmq_is_a_problem() {
     let fixture = Fixture::new();
     let url = url().replace("/postrider_pgmq", "/postrider");

@@ -87,10 +87,7 @@ impl Tasks {
     pub(super) async fn list(&self, query: &TaskQuery, deadline: Deadline) -> Result<TaskPage, Undone> {
         let before: i64 = match &query.after {
             None => i64::MAX,
-            Some(cursor) => cursor.0.parse().map_err(|_| {
-                let why = format!("'{}' is not a cursor; pass `next` of the previous page", cursor.0);
-                MessagingError::invalid("cursor", why)
-            })?,
+            Some(cursor) => cursor.0.parse().map_err(|_| MessagingError::invalid_cursor(&cursor.0))?,
         };
         if matches_nothing(&query.filter) {
             return Ok(TaskPage { tasks: Vec::new(), next: None });

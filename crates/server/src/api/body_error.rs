@@ -155,6 +155,8 @@ mod tests {
         let row =
             explained::<SendBatchRequest>(r#"{"messages":[{"body":"a, b"},{"headers":{"x":"y"},"dedup_key":true}]}"#);
         assert!(row.starts_with("messages[1].dedup_key: expected text, found true"), "{row}");
+        let doubled = explained::<SendBatchRequest>(r#"{"messages":[{"body":"a"},{"body":"a","body":"b"}]}"#);
+        assert!(doubled.starts_with("messages[1]: duplicate field 'body'"), "{doubled}");
         assert_eq!(explained::<SendBatchRequest>("{}"), "missing field 'messages' (line 1, column 2)");
         let long = explained::<SendBatchRequest>(&format!(r#"{{"messages":"{}"}}"#, "x".repeat(10_000)));
         assert!(long.len() < 200 && long.contains("expected an array, found \"xxx"), "{long}");

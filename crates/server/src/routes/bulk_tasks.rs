@@ -249,7 +249,8 @@ async fn selected(
 async fn start(app: &Arc<App>, caller: &Caller, change: Change, request: BulkRequest) -> Result<Response, ApiError> {
     check_rate(request.rate)?;
     if request.dry_run.unwrap_or_default() {
-        return answer(&selected(app, caller, change, &request).await?.0);
+        let (chosen, _) = selected(app, caller, change, &request).await?;
+        return answer(&Chosen { dry_run: true, ..chosen });
     }
     app.jobs.check_room()?;
     let (Chosen { tasks, .. }, types) = selected(app, caller, change, &request).await?;

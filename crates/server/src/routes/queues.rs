@@ -187,5 +187,5 @@ async fn purge(State(app): State<Arc<App>>, caller: Caller, QueuePath(queue): Qu
     let audited = app.audit.begin(&caller, "purge_queue", queue.as_str(), json!({})).await?;
     let done = app.provider.purge(&queue, Deadline::default()).await;
     app.audit.finish(audited, outcome(&done, |purged| json!({ "purged": purged }))).await;
-    answer(&Purged { purged: done? })
+    answer(&Purged { purged: done?, dry_run: false })
 }

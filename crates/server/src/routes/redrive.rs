@@ -122,7 +122,7 @@ async fn redrive(
     let redrive = Redrive { selection, to: request.to.clone(), dry_run };
     if dry_run {
         let report = app.provider.redrive_dead_letters(&queue, &redrive, Deadline::default()).await?;
-        return answer(&Redriven::from(report));
+        return answer(&Redriven { dry_run: true, ..Redriven::from(report) });
     }
     let audited =
         app.audit.begin(&caller, "redrive_dead_letters", queue.as_str(), chosen(&choice, request.to.as_ref())).await?;
@@ -201,13 +201,13 @@ async fn purge(
             Choice::Filter(filter) if !filter.is_selection() => matching(&app, &queue, filter, &in_flight).await?,
             choice => app.provider.find_dead_letters(&queue, &choice.selection(), None, Deadline::default()).await?,
         };
-        return answer(&Purged { purged: found.len() as u64 });
+        return answer(&Purged { purged: found.len() as u64, dry_run: true });
     }
     let selection = selection(&app, &queue, &choice, &in_flight).await?;
     let audited = app.audit.begin(&caller, "purge_dead_letters", queue.as_str(), chosen(&choice, None)).await?;
     let done = purge_all(&app, &queue, selection).await;
     app.audit.finish(audited, outcome(&done, |purged| json!({ "purged": purged }))).await;
-    answer(&Purged { purged: done? })
+    answer(&Purged { purged: done?, dry_run: false })
 }
 
 /// Purges the selected dead letters, ids in chunks.

@@ -362,7 +362,7 @@ async fn replay_many(
 ) -> Result<Response, ApiError> {
     let tasks = selected(&app, &caller, &request).await?;
     if request.dry_run.unwrap_or_default() {
-        return answer(&Replayed { replayed: tasks, skipped: Vec::new() });
+        return answer(&Replayed { replayed: tasks, skipped: Vec::new(), dry_run: true });
     }
     let audited = app.audit.begin(&caller, "replay_tasks", "tasks", chosen(&request, &tasks)).await?;
     let done = app.client().replay_each(&tasks, None, |_| {}).await;
@@ -370,7 +370,7 @@ async fn replay_many(
     app.audit.finish(audited, outcome(&done, shown)).await;
     let report = done?;
     app.live.tasks_changed(&request.types);
-    answer(&Replayed { replayed: report.replayed, skipped: report.skipped })
+    answer(&Replayed { replayed: report.replayed, skipped: report.skipped, dry_run: false })
 }
 
 async fn start_replay(

@@ -208,7 +208,7 @@ async fn selected(
     let Some(named) = &request.ids else {
         let (ids, complete) = find_waiting::chosen(app, queue, &filter, in_flight).await?;
         let messages = ids.len() as u64;
-        return Ok((ids, ChosenMessages { messages, skipped: 0, complete }));
+        return Ok((ids, ChosenMessages { messages, complete, ..ChosenMessages::default() }));
     };
     if named.len() > MAX_NAMED {
         return Err(ApiError::malformed(format!("too many ids; send at most {MAX_NAMED}")));
@@ -224,7 +224,7 @@ async fn selected(
         complete = is_complete;
     }
     let (messages, skipped) = (ids.len() as u64, (all - ids.len()) as u64);
-    Ok((ids, ChosenMessages { messages, skipped, complete }))
+    Ok((ids, ChosenMessages { messages, skipped, complete, dry_run: false }))
 }
 
 async fn start(
@@ -237,7 +237,8 @@ async fn start(
     app.provider.capabilities().require(Feature::WaitingMessages)?;
     check_rate(request.rate)?;
     if request.dry_run.unwrap_or_default() {
-        return answer(&selected(app, &queue, &request, in_flight).await?.1);
+        let (_, chosen) = selected(app, &queue, &request, in_flight).await?;
+        return answer(&ChosenMessages { dry_run: true, ..chosen });
     }
     app.jobs.check_room()?;
     let (ids, _) = selected(app, &queue, &request, in_flight).await?;

@@ -231,7 +231,7 @@ async fn dead_tasks_are_edited_and_replayed_and_others_canceled() {
     assert_eq!((&shown["payload"], shown["revisions"].as_array().unwrap().len()), (&json!("z"), 1));
 
     let preview = server.post("/v1/tasks/replay", json!({ "type": ["mail"], "dry_run": true })).await.of(200);
-    assert_eq!(preview["replayed"].as_array().unwrap().len(), 2);
+    assert_eq!((preview["replayed"].as_array().unwrap().len(), &preview["dry_run"]), (2, &json!(true)));
     let replayed = server.post(&format!("/v1/tasks/{id}/replay"), json!({})).await.of(200);
     assert_eq!((&replayed["state"], &replayed["replay_count"]), (&json!("PENDING"), &json!(1)));
     let job = server.post("/v1/tasks/replay-job", json!({ "reason": "permanent", "rate": 50.0 })).await.of(202);
@@ -373,7 +373,7 @@ async fn many_are_counted_by_state_and_changed_by_a_filter() {
     assert_eq!(counts["looked_at"], 13);
     let asked = json!({ "tag": ["monthly"], "dry_run": true });
     let chosen = ask(Method::POST, "/v1/tasks/retry-job", Some(asked)).await.of(200);
-    assert_eq!(chosen["tasks"].as_array().unwrap().len(), 10);
+    assert_eq!((chosen["tasks"].as_array().unwrap().len(), &chosen["dry_run"]), (10, &json!(true)));
     let chosen = ask(Method::POST, "/v1/tasks/cancel-job", Some(json!({ "dry_run": true }))).await.of(200);
     assert_eq!((chosen["tasks"].as_array().unwrap().len(), &chosen["processing"]), (12, &json!(1)));
     let named = json!({ "ids": ids, "dry_run": true });

@@ -98,7 +98,7 @@ async fn a_bulk_action_is_previewed_and_then_done_by_a_job() {
     let mut dry = delayed.clone();
     dry["dry_run"] = json!(true);
     let preview = job("deliver-now", dry).await.of(200);
-    assert_eq!(preview, json!({ "messages": MANY / 4, "skipped": 0, "complete": true }));
+    assert_eq!(preview, json!({ "messages": MANY / 4, "skipped": 0, "complete": true, "dry_run": true }));
     let after = server.get("/v1/queues/orders").await.of(200);
     assert_eq!((&after["ready"], &after["delayed"]), (&before["ready"], &before["delayed"]), "nothing was changed");
     let done = ended(&server, &job("deliver-now", delayed).await.of(202)).await;

@@ -124,10 +124,7 @@ pub(super) fn counts(connection: &Connection, max_ended: u32) -> rusqlite::Resul
 }
 
 fn cursor(cursor: &TaskCursor) -> Result<i64, MessagingError> {
-    cursor.0.parse().map_err(|_| {
-        let why = format!("'{}' is not the end of a page; pass `next` of the previous page", cursor.0);
-        MessagingError::invalid("cursor", why)
-    })
+    cursor.0.parse().map_err(|_| MessagingError::invalid_cursor(&cursor.0))
 }
 
 /// A page that is being filled.

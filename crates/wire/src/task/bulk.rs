@@ -78,6 +78,9 @@ pub struct Chosen {
     /// Given ids that are in another state or do not exist.
     #[serde(default)]
     pub skipped: Vec<TaskId>,
+    /// Whether nothing was changed because the request was a dry run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
 }
 
 /// `GET /v1/tasks/counts`
@@ -180,7 +183,8 @@ mod tests {
             serde_json::json!({"type": "mail", "state": "DEAD", "count": 7, "approximate": true})
         );
         assert_eq!(counts.by_type.into_iter().map(TaskCount::from).collect::<Vec<_>>(), by_type);
-        let chosen = Chosen { tasks: vec![TaskId::generate()], processing: 1, skipped: vec![TaskId::generate()] };
+        let (tasks, skipped) = (vec![TaskId::generate()], vec![TaskId::generate()]);
+        let chosen = Chosen { tasks, processing: 1, skipped, dry_run: true };
         assert_eq!(round_trip(&chosen), chosen);
     }
 }

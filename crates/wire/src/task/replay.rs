@@ -128,6 +128,9 @@ pub struct Replayed {
     /// Tasks that were not.
     #[serde(default)]
     pub skipped: Vec<TaskId>,
+    /// Whether nothing was changed because the request was a dry run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
 }
 
 /// `PUT /v1/tasks/{id}/payload`

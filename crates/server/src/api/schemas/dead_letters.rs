@@ -94,6 +94,7 @@ pub(super) fn shapes() -> Named {
                             .answer(),
                     ),
                 )
+                .may("dry_run", flag())
                 .answer(),
         ),
         (
@@ -101,7 +102,7 @@ pub(super) fn shapes() -> Named {
             choice().may("to", queue_name()).may("rate", json!({ "type": "number", "exclusiveMinimum": 0 })).request(),
         ),
         ("Purge", choice().may("dry_run", flag()).request()),
-        ("Purged", only("purged", whole())),
+        ("Purged", Object::new().must("purged", whole()).may("dry_run", flag()).answer()),
         (
             "Job",
             Object::new()

@@ -104,7 +104,12 @@ pub(super) fn shapes() -> Named {
         ),
         (
             "ChosenMessages",
-            Object::new().must("messages", whole()).must("skipped", whole()).must("complete", flag()).answer(),
+            Object::new()
+                .must("messages", whole())
+                .must("skipped", whole())
+                .must("complete", flag())
+                .may("dry_run", flag())
+                .answer(),
         ),
         ("Receive", receive_options().may("id", uuid()).request()),
         (

@@ -209,6 +209,7 @@ pub(super) fn shapes() -> Named {
                 .must("tasks", list(uuid()))
                 .must("processing", whole())
                 .must("skipped", list(uuid()))
+                .may("dry_run", flag())
                 .answer(),
         ),
         (
@@ -246,7 +247,10 @@ pub(super) fn shapes() -> Named {
         ),
         ("Replay", task_choice().may("dry_run", flag()).request()),
         ("ReplayJob", task_choice().may("rate", json!({ "type": "number", "exclusiveMinimum": 0 })).request()),
-        ("Replayed", Object::new().must("replayed", list(uuid())).must("skipped", list(uuid())).answer()),
+        (
+            "Replayed",
+            Object::new().must("replayed", list(uuid())).must("skipped", list(uuid())).may("dry_run", flag()).answer(),
+        ),
         ("Standing", standing),
         ("Finish", finish.request()),
         (
