@@ -157,7 +157,7 @@ impl Run {
 /// A valid receipt of another kind of store.
 pub(crate) fn foreign_receipt() -> String {
     let (queue, id) = ("orders".parse().expect("a name"), postrider::MessageId::generate());
-    let (token, native) = (postrider::LeaseToken(7), postrider::NativeRef::Row(1));
+    let (token, native) = (postrider::provider::LeaseToken(7), postrider::provider::NativeRef::Row(1));
     postrider::ReceiptHandle::new("memory", queue, id, token, native).to_string()
 }
 
