@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use postrider_core::duration_text;
-use postrider_core::{Capabilities, Feature, Limits, Severity, Support};
+use postrider_core::{Capabilities, Feature, Limits, Severity, Support, duration_text};
 use serde::{Deserialize, Serialize};
 
 use super::problem::{feature, feature_word};

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use postrider_core::duration_text;
 use postrider_core::{
     ContentType, Expiry, Headers, Key, LiveState, Message, MessageId, MessagingError, PeekedMessage, Priority,
-    QueueName, State, Timestamp, WaitingFilter, WaitingState,
+    QueueName, State, Timestamp, WaitingFilter, WaitingState, duration_text,
 };
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +15,11 @@ use super::problem::Problem;
 
 /// A message to be sent: `POST /v1/queues/{queue}/messages`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("oneOf" = [{ "required": ["body"] }, { "required": ["body_base64"] }])))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(extend("oneOf" = [{ "required": ["body"] }, { "required": ["body_base64"] }]))
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct NewMessage {
     /// Its id; the server generates one if absent.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use postrider_core::duration_text;
 use postrider_core::{
     ContentType, Envelope, MessageId, MessagingError, Priority, QueueName, ReceiptHandle, ReceiveOptions, Timestamp,
+    duration_text,
 };
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +69,11 @@ impl ReceiveRequest {
 
 /// `POST /v1/receive`: settles, then receives from any of the queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ReceiveSeveral", extend("required" = ["queues"])))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "ReceiveSeveral", extend("required" = ["queues"]))
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct SettleAndReceiveRequest {
     /// The queues.

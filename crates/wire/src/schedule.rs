@@ -3,9 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use postrider_core::duration_text;
 use postrider_core::task::{MissedFire, NewSchedule, ScheduleTiming, TaskTemplate};
-use postrider_core::{MessagingError, Priority, RetryStrategy, TaskId, TaskType, Timestamp};
+use postrider_core::{MessagingError, Priority, RetryStrategy, TaskId, TaskType, Timestamp, duration_text};
 use serde::{Deserialize, Serialize};
 
 use super::{body, object};

@@ -142,8 +142,8 @@ pub fn all() -> Map<String, Value> {
     all
 }
 
-/// Removes what says nothing to a client: the width of numbers, defaults, and null as another way to omit a field of a
-/// request. An answer may get new fields, so no answer refuses unknown ones. Constants become an enumeration.
+/// Removes what says nothing to a client: the width of numbers, defaults, and null as another way to omit a field. An
+/// answer may get new fields, so no answer refuses unknown ones. Constants become an enumeration.
 fn simplify(schema: &mut Value, is_request: bool) {
     let Value::Object(fields) = schema else {
         if let Value::Array(schemas) = schema {
@@ -151,40 +151,29 @@ fn simplify(schema: &mut Value, is_request: bool) {
         }
         return;
     };
+    let required = fields.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
     for (keyword, value) in fields.iter_mut() {
-        match keyword.as_str() {
-            "properties" => {
-                value.as_object_mut().into_iter().flatten().for_each(|(_, field)| simplify(field, is_request))
+        match (keyword.as_str(), value) {
+            ("properties", Value::Object(properties)) => {
+                for (name, property) in properties {
+                    if let (false, Value::Object(property)) =
+                        (required.iter().any(|field| field == name), &mut *property)
+                    {
+                        remove_null(property);
+                    }
+                    simplify(property, is_request);
+                }
             }
-            "items" | "additionalProperties" | "anyOf" | "oneOf" => simplify(value, is_request),
+            ("items" | "additionalProperties" | "anyOf" | "oneOf", value) => simplify(value, is_request),
             _ => {}
         }
     }
     fields.remove("default");
-    if fields.get("format").and_then(Value::as_str).is_some_and(|format| !matches!(format, "uuid" | "date-time")) {
+    if fields.get("format").is_some_and(|format| format != "uuid" && format != "date-time") {
         fields.remove("format");
     }
     if !is_request && fields.get("additionalProperties") == Some(&Value::Bool(false)) {
         fields.remove("additionalProperties");
-    }
-    if is_request {
-        if let Some(Value::Array(kinds)) = fields.get_mut("type") {
-            kinds.retain(|kind| kind != "null");
-            if let [kind] = kinds.as_slice() {
-                let kind = kind.clone();
-                fields.insert("type".to_owned(), kind);
-            }
-        }
-        if let Some(Value::Array(schemas)) = fields.get_mut("anyOf") {
-            schemas.retain(|schema| schema["type"] != "null");
-            if let [Value::Object(only)] = schemas.as_mut_slice() {
-                let only = std::mem::take(only);
-                fields.remove("anyOf");
-                for (keyword, value) in only {
-                    fields.entry(keyword).or_insert(value);
-                }
-            }
-        }
     }
     let words: Option<Vec<Value>> = fields
         .get("oneOf")
@@ -194,6 +183,26 @@ fn simplify(schema: &mut Value, is_request: bool) {
         fields.remove("oneOf");
         fields.insert("type".to_owned(), "string".into());
         fields.entry("enum").or_insert(words.into());
+    }
+}
+
+fn remove_null(fields: &mut Map<String, Value>) {
+    if let Some(Value::Array(kinds)) = fields.get_mut("type") {
+        kinds.retain(|kind| kind != "null");
+        if let [kind] = kinds.as_mut_slice() {
+            let kind = kind.take();
+            fields.insert("type".to_owned(), kind);
+        }
+    }
+    if let Some(Value::Array(schemas)) = fields.get_mut("anyOf") {
+        schemas.retain(|schema| schema["type"] != "null");
+        if let [Value::Object(only)] = schemas.as_mut_slice() {
+            let only = std::mem::take(only);
+            fields.remove("anyOf");
+            for (keyword, value) in only {
+                fields.entry(keyword).or_insert(value);
+            }
+        }
     }
 }
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use postrider_core::disposition::{MAX_ERROR_BYTES, MAX_REASON_BYTES};
-use postrider_core::duration_text;
-use postrider_core::{DeadLetterReason, Disposition, MessagingError, Nack, ReceiptHandle};
+use postrider_core::{DeadLetterReason, Disposition, MessagingError, Nack, ReceiptHandle, duration_text};
 use serde::{Deserialize, Serialize};
 
 use super::object;

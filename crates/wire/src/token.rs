@@ -3,8 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use postrider_core::Timestamp;
-use postrider_core::duration_text;
+use postrider_core::{Timestamp, duration_text};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use postrider_core::duration_text;
 use postrider_core::task::{ClaimAnswer, ClaimTasks, ClaimedTask, TaskLease};
-use postrider_core::{MessagingError, Priority, RetryStrategy, TaskId, TaskType, Timestamp};
+use postrider_core::{MessagingError, Priority, RetryStrategy, TaskId, TaskType, Timestamp, duration_text};
 use serde::{Deserialize, Serialize};
 
 use super::finish::{Finish, Standing};

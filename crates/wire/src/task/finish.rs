@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use postrider_core::duration_text;
 use postrider_core::task::{DeadReason, Progress, TaskOutcome, TaskStanding};
-use postrider_core::{MessagingError, TaskState};
+use postrider_core::{MessagingError, TaskState, duration_text};
 use serde::{Deserialize, Serialize};
 
 use crate::body::{self, Base64, Text};

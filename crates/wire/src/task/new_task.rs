@@ -3,9 +3,10 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use postrider_core::duration_text;
 use postrider_core::task::When;
-use postrider_core::{IdempotencyKey, MessagingError, Priority, RetryStrategy, TaskId, TaskState, Timestamp};
+use postrider_core::{
+    IdempotencyKey, MessagingError, Priority, RetryStrategy, TaskId, TaskState, Timestamp, duration_text,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::body::{self, Base64, Text};
@@ -15,7 +16,11 @@ use crate::problem::Problem;
 
 /// `POST /v1/tasks`
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("oneOf" = [{ "required": ["payload"] }, { "required": ["payload_base64"] }])))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(extend("oneOf" = [{ "required": ["payload"] }, { "required": ["payload_base64"] }]))
+)]
 #[serde(deny_unknown_fields)]
 pub struct NewTask {
     /// Its id; the server generates one if absent.

@@ -140,7 +140,11 @@ pub struct Replayed {
 
 /// `PUT /v1/tasks/{id}/payload`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Payload", extend("oneOf" = [{ "required": ["payload"] }, { "required": ["payload_base64"] }])))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Payload", extend("oneOf" = [{ "required": ["payload"] }, { "required": ["payload_base64"] }]))
+)]
 #[serde(deny_unknown_fields)]
 pub struct EditPayloadRequest {
     /// The new payload, as text.
