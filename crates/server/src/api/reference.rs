@@ -56,6 +56,9 @@ pub(crate) fn page(routes: &[Route], document: &Value) -> String {
                 let about = kind["description"].as_str().map(escape).unwrap_or_default();
                 let _ = write!(html, "<li><code>{}</code> {}{optional} {about}</li>", escape(field), shape(kind));
             }
+            if schema["properties"].is_null() {
+                let _ = write!(html, "<li>{}</li>", shape(schema));
+            }
             html.push_str("</ul></section>");
         }
     }
