@@ -32,6 +32,7 @@ pub const SENT_AGAIN_FROM: &str = "sent-again-from";
 
 /// How an archived message ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ArchivedState {
     /// It was acknowledged.

@@ -306,6 +306,7 @@ impl RedriveReport {
 
 /// Why a dead letter was not redriven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum RedriveSkip {
     /// A receiver of the dead-letter queue holds its lease.

@@ -1,11 +1,10 @@
 //! Durations as text: `500ms`, `5s`, `1h30m`, `3d`.
 
-use std::borrow::Cow;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::time::Duration;
 
 use jiff::{Span, SpanRelativeTo};
-use serde::{Deserialize, Deserializer, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Examples of durations, for error texts.
 pub const EXAMPLES: &str = "500ms, 5s, 2m, 1h30m or 3d";
@@ -41,34 +40,57 @@ pub fn show(duration: Duration) -> String {
     if text.is_empty() { "0s".into() } else { text }
 }
 
-pub(crate) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&show(*duration))
-}
+/// A duration as text, for `#[serde(with = …)]`. A type and not a module, because a schema is derived from the same
+/// attribute.
+#[derive(Debug)]
+pub struct Text;
 
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    let text = Cow::<'de, str>::deserialize(deserializer)?;
-    parse(&text).ok_or_else(|| {
-        de::Error::custom(format_args!("'{}' is not a duration; write it like {EXAMPLES}", text.escape_debug()))
-    })
+impl Text {
+    /// Writes the duration.
+    pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&show(*duration))
+    }
+
+    /// Reads a duration.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        struct Written;
+
+        impl de::Visitor<'_> for Written {
+            type Value = Duration;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a duration as text, like {EXAMPLES}")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Duration, E> {
+                parse(text).ok_or_else(|| {
+                    E::custom(format_args!("'{}' is not a duration; write it like {EXAMPLES}", text.escape_debug()))
+                })
+            }
+        }
+
+        deserializer.deserialize_str(Written)
+    }
 }
 
 /// The same for an optional duration.
-pub(crate) mod optional {
-    use std::time::Duration;
+#[derive(Debug)]
+pub struct OptionalText;
 
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    struct Text(#[serde(with = "super")] Duration);
-
-    pub(crate) fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-        duration.map(Text).serialize(serializer)
+impl OptionalText {
+    /// Writes the duration, or null.
+    pub fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        duration.map(Written).serialize(serializer)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-        Ok(Option::<Text>::deserialize(deserializer)?.map(|Text(duration)| duration))
+    /// Reads a duration or null.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<Written>::deserialize(deserializer)?.map(|Written(duration)| duration))
     }
 }
+
+#[derive(Serialize, Deserialize)]
+struct Written(#[serde(with = "Text")] Duration);
 
 #[cfg(test)]
 mod tests {

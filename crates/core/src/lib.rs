@@ -47,6 +47,8 @@ pub mod receive_several;
 pub mod retry;
 pub mod returns;
 pub mod router;
+#[cfg(feature = "schema")]
+mod schema;
 pub mod service;
 pub mod shared_provider;
 pub mod spawn;

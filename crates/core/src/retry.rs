@@ -43,6 +43,7 @@ const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(60 * 60);
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline, description = ""))]
 #[serde(remote = "Self", tag = "strategy", rename_all = "snake_case", deny_unknown_fields)]
 pub enum RetryStrategy {
     /// One attempt, without retries.
@@ -51,7 +52,7 @@ pub enum RetryStrategy {
     /// The same delay each time.
     Constant {
         /// The delay.
-        #[serde(with = "duration_text")]
+        #[serde(with = "duration_text::Text")]
         delay: Duration,
         /// The limits.
         #[serde(default)]
@@ -60,13 +61,13 @@ pub enum RetryStrategy {
     /// A delay that grows by a constant amount with each failure.
     Linear {
         /// The delay after the first failure.
-        #[serde(with = "duration_text", default = "default_initial_delay")]
+        #[serde(with = "duration_text::Text", default = "default_initial_delay")]
         initial_delay: Duration,
         /// The amount added for each further failure.
-        #[serde(with = "duration_text")]
+        #[serde(with = "duration_text::Text")]
         increment: Duration,
         /// Upper bound of the delay.
-        #[serde(with = "duration_text", default = "default_max_delay")]
+        #[serde(with = "duration_text::Text", default = "default_max_delay")]
         max_delay: Duration,
         /// The limits.
         #[serde(default)]
@@ -75,13 +76,14 @@ pub enum RetryStrategy {
     /// A delay that grows by a constant factor with each failure.
     Exponential {
         /// The delay after the first failure.
-        #[serde(with = "duration_text", default = "default_initial_delay")]
+        #[serde(with = "duration_text::Text", default = "default_initial_delay")]
         initial_delay: Duration,
         /// The factor for each further failure; at least 1.
         #[serde(default = "default_multiplier")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1000)))]
         multiplier: f64,
         /// Upper bound of the delay.
-        #[serde(with = "duration_text", default = "default_max_delay")]
+        #[serde(with = "duration_text::Text", default = "default_max_delay")]
         max_delay: Duration,
         /// The limits.
         #[serde(default)]
@@ -90,13 +92,14 @@ pub enum RetryStrategy {
     /// The exponential delay, reduced by up to half, so that messages that failed together are not retried together.
     ExponentialWithJitter {
         /// Upper bound of the delay after the first failure.
-        #[serde(with = "duration_text", default = "default_initial_delay")]
+        #[serde(with = "duration_text::Text", default = "default_initial_delay")]
         initial_delay: Duration,
         /// The factor for each further failure; at least 1.
         #[serde(default = "default_multiplier")]
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1000)))]
         multiplier: f64,
         /// Upper bound of the delay, jitter included.
-        #[serde(with = "duration_text", default = "default_max_delay")]
+        #[serde(with = "duration_text::Text", default = "default_max_delay")]
         max_delay: Duration,
         /// The limits.
         #[serde(default)]
@@ -105,10 +108,10 @@ pub enum RetryStrategy {
     /// A constant delay plus up to `jitter`. Never less than `delay`, which a rate limit may require.
     ConstantWithJitter {
         /// Lower bound of the delay.
-        #[serde(with = "duration_text")]
+        #[serde(with = "duration_text::Text")]
         delay: Duration,
         /// Upper bound of the random part.
-        #[serde(with = "duration_text")]
+        #[serde(with = "duration_text::Text")]
         jitter: Duration,
         /// The limits.
         #[serde(default)]
@@ -133,14 +136,16 @@ impl<'de> Deserialize<'de> for RetryStrategy {
 
 /// The limits of retries; `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryLimits {
     /// Upper bound of the attempts, including the first: 1 is no retry. Zero is not representable, so it cannot be read
     /// as "no limit".
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = u32::MAX)))]
     pub max_attempts: Option<NonZeroU32>,
     /// The time after the first delivery after which no attempt begins.
-    #[serde(with = "duration_text::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub max_total_delay: Option<Duration>,
 }
 

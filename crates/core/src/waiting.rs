@@ -104,6 +104,7 @@ impl PeekPage {
 
 /// What a message waits for, as [`QueueStats`](crate::QueueStats) counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum WaitingState {
     /// It is ready to be received.

@@ -12,6 +12,7 @@ use super::message::{header_of, key, text};
 
 /// An archived message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ArchivedMessage"))]
 pub struct Archived {
     /// Id of the message.
     pub id: MessageId,
@@ -33,6 +34,7 @@ pub struct Archived {
     /// Its ordering key.
     pub ordering_key: Option<String>,
     /// Its priority.
+    #[cfg_attr(feature = "schema", schemars(range(max = 9)))]
     pub priority: u8,
     /// Number of deliveries.
     pub receive_count: u32,

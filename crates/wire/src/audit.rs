@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AuditEntry {
     /// Opaque id.
     pub id: String,

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use postrider_core::{Capabilities, Feature, Limits, Severity, Support};
+use postrider_core::{Capabilities, Feature, Limits, Severity, Support, duration_text};
 use serde::{Deserialize, Serialize};
 
-use super::duration;
 use super::problem::{feature, feature_word};
 
 /// `GET /v1/capabilities`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Capabilities"))]
 pub struct CapabilityTable {
     /// The provider of the store.
     pub provider: String,
@@ -24,6 +24,7 @@ pub struct CapabilityTable {
 
 /// How a feature is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum SupportWord {
     /// By the store itself.
@@ -36,6 +37,7 @@ pub enum SupportWord {
 
 /// Support of one feature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub struct FeatureSupport {
     /// Identifier of the feature.
     // A text, because a newer server has features that this side does not.
@@ -50,22 +52,23 @@ pub struct FeatureSupport {
 
 /// Limits of sizes and times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub struct LimitTable {
     /// The largest body, in bytes.
     pub max_body_bytes: usize,
     /// The largest sum of all header names and values, in bytes.
     pub max_header_bytes: usize,
     /// The longest delay of a send or a retry.
-    #[serde(with = "duration")]
+    #[serde(with = "duration_text::Text")]
     pub max_delay: Duration,
     /// The longest lease.
-    #[serde(with = "duration")]
+    #[serde(with = "duration_text::Text")]
     pub max_visibility: Duration,
     /// The store's smallest unit of time.
-    #[serde(with = "duration")]
+    #[serde(with = "duration_text::Text")]
     pub time_resolution: Duration,
     /// How long a dedup key is kept, unless it is as long as its message lives.
-    #[serde(default, with = "duration::optional")]
+    #[serde(default, with = "duration_text::OptionalText")]
     pub dedup_window: Option<Duration>,
 }
 
@@ -125,6 +128,7 @@ impl CapabilityTable {
 
 /// `GET /v1/health`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Health {
     /// Whether the store responds.
     pub ok: bool,
@@ -139,6 +143,7 @@ pub struct Findings {
 
 /// One check of `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Finding {
     /// Name of the check.
     pub check: String,
@@ -152,6 +157,7 @@ pub struct Finding {
 
 /// Severity of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum SeverityWord {
     /// As it should be.

@@ -15,6 +15,7 @@ use super::object;
 
 /// A dead letter: the message with its record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DeadLetter"))]
 pub struct Dead {
     /// Id of the message.
     pub id: MessageId,
@@ -36,6 +37,7 @@ pub struct Dead {
     /// Its dedup key.
     pub dedup_key: Option<String>,
     /// Its priority.
+    #[cfg_attr(feature = "schema", schemars(range(max = 9)))]
     pub priority: u8,
     /// When it expires or expired.
     pub expires_at: Option<Timestamp>,
@@ -141,6 +143,7 @@ impl TryFrom<DeadPage> for DeadLetterPage {
 
 /// Dead letters with the same reason and kind of error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DeadLetterGroup"))]
 pub struct DeadGroup {
     /// Their reason.
     pub reason: String,
@@ -174,6 +177,7 @@ impl From<DeadLetterGroup> for DeadGroup {
 
 /// `GET /v1/queues/{queue}/dead-letters/groups`, largest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DeadLetterGroups"))]
 pub struct DeadGroups {
     /// The largest groups.
     pub groups: Vec<DeadGroup>,
@@ -191,6 +195,7 @@ pub struct DeadGroups {
 
 /// `PATCH /v1/queues/{queue}/dead-letters/{id}`. Absent fields stay as they are.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DeadLetterEdit"))]
 #[serde(default, deny_unknown_fields)]
 pub struct EditRequest {
     /// New body, as text.
@@ -201,6 +206,7 @@ pub struct EditRequest {
     pub body_base64: Option<Base64>,
     /// New content type.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::schema::Line<128>>"))]
     pub content_type: Option<String>,
     /// New headers; replace all present ones.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -229,6 +235,7 @@ impl TryFrom<EditRequest> for DeadLetterEdit {
 
 /// A filter of dead letters; all given conditions must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DeadLetterFilter"))]
 #[serde(default, deny_unknown_fields)]
 pub struct Filter {
     /// With this reason.
@@ -334,10 +341,12 @@ fn fields(selection: &DeadLetterSelection) -> (Option<Vec<MessageId>>, Option<St
 
 /// `POST /v1/queues/{queue}/dead-letters/redrive`
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Redrive"))]
 #[serde(default, deny_unknown_fields)]
 pub struct RedriveRequest {
     /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::object::MOST_ROWS)))]
     pub ids: Option<Vec<MessageId>>,
     /// Only those with this reason.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -378,10 +387,12 @@ impl RedriveRequest {
 
 /// `POST /v1/queues/{queue}/dead-letters/redrive-job`
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "RedriveJob"))]
 #[serde(default, deny_unknown_fields)]
 pub struct RedriveJobRequest {
     /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::object::MOST_ROWS)))]
     pub ids: Option<Vec<MessageId>>,
     /// Only those with this reason.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -397,6 +408,7 @@ pub struct RedriveJobRequest {
     pub to: Option<QueueName>,
     /// Maximum rate, per second.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0)))]
     pub rate: Option<f64>,
 }
 
@@ -409,10 +421,12 @@ impl RedriveJobRequest {
 
 /// `POST /v1/queues/{queue}/dead-letters/purge`
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Purge"))]
 #[serde(default, deny_unknown_fields)]
 pub struct PurgeRequest {
     /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::object::MOST_ROWS)))]
     pub ids: Option<Vec<MessageId>>,
     /// Only those with this reason.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -444,6 +458,7 @@ impl PurgeRequest {
 
 /// The result of a redrive or of its dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Redriven {
     /// Messages that were redriven.
     pub redriven: Vec<MessageId>,
@@ -457,6 +472,7 @@ pub struct Redriven {
 
 /// A message that was not redriven.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub struct Skipped {
     /// The message.
     pub id: MessageId,

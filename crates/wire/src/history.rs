@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// One queue's counts: arrays of the same length, oldest first; null where not recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub struct QueueHistory {
     /// The queue.
     pub queue: QueueName,
@@ -30,6 +31,7 @@ pub struct QueueHistory {
 
 /// `GET /v1/history`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct History {
     /// Time between two counts.
     pub interval_seconds: f64,

@@ -21,7 +21,6 @@ pub mod audit;
 pub mod body;
 pub mod capabilities;
 pub mod dead_letter;
-mod duration;
 pub mod event;
 mod header_fields;
 pub mod history;
@@ -32,6 +31,8 @@ pub mod problem;
 pub mod queue;
 pub mod receive;
 pub mod schedule;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod session;
 pub mod settle;
 mod static_text;

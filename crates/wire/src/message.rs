@@ -4,18 +4,22 @@ use std::time::Duration;
 
 use postrider_core::{
     ContentType, Expiry, Headers, Key, LiveState, Message, MessageId, MessagingError, PeekedMessage, Priority,
-    QueueName, State, Timestamp, WaitingFilter, WaitingState,
+    QueueName, State, Timestamp, WaitingFilter, WaitingState, duration_text,
 };
 use serde::{Deserialize, Serialize};
 
 use super::HeaderFields;
 use super::body::{self, Base64, Text};
-use super::duration;
 use super::object;
 use super::problem::Problem;
 
 /// A message to be sent: `POST /v1/queues/{queue}/messages`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(extend("oneOf" = [{ "required": ["body"] }, { "required": ["body_base64"] }]))
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct NewMessage {
     /// Its id; the server generates one if absent.
@@ -30,24 +34,28 @@ pub struct NewMessage {
     /// Content type of the body; if absent, `application/json` for a body written as JSON, else
     /// `application/octet-stream`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::schema::Line<128>>"))]
     pub content_type: Option<String>,
     /// Its headers.
     #[serde(skip_serializing_if = "HeaderFields::is_empty")]
     pub headers: HeaderFields,
     /// Messages with the same key are handled one at a time, in send order.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::schema::Line<128>>"))]
     pub ordering_key: Option<String>,
     /// While a message with this key lives, a second send returns its id.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::schema::Line<128>>"))]
     pub dedup_key: Option<String>,
     /// 0 to 9.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 9)))]
     pub priority: Option<u8>,
     /// Delay between send and due.
-    #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub delay: Option<Duration>,
     /// Time between send and expiry.
-    #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub expires_in: Option<Duration>,
     /// When it expires.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,6 +131,7 @@ pub struct SendBatchRequest {
 
 /// A message was sent and is durable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sent {
     /// Its id, or that of the message that has its dedup key.
     pub id: MessageId,
@@ -139,6 +148,7 @@ pub struct SentBatch {
 
 /// Result for one message of a batch.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SentRow {
     /// Its id, or that of the message that has its dedup key.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -169,6 +179,7 @@ impl SentRow {
 
 /// A peeked message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "PeekedMessage"))]
 pub struct Peeked {
     /// Its id.
     pub id: MessageId,
@@ -188,8 +199,10 @@ pub struct Peeked {
     /// Its ordering key.
     pub ordering_key: Option<String>,
     /// Its priority.
+    #[cfg_attr(feature = "schema", schemars(range(max = 9)))]
     pub priority: u8,
     /// `PENDING`, `PROCESSING` or `RETRYABLE`.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["PENDING", "PROCESSING", "RETRYABLE"])))]
     pub state: String,
     /// Number of deliveries.
     pub receive_count: u32,
@@ -276,6 +289,7 @@ pub struct PeekQuery {
 
 /// `POST /v1/queues/{queue}/messages/{id}/dead-letter`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Death"))]
 #[serde(deny_unknown_fields)]
 pub struct DeathRequest {
     /// Reason.
@@ -288,10 +302,12 @@ pub struct DeathRequest {
 /// `POST /v1/queues/{queue}/messages/deliver-now-job`, `…/dead-letter-job` and `…/delete-job`: a filter of waiting
 /// messages, and what to do with them. An empty filter chooses all.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct BulkMessages {
     /// In this state.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["ready", "delayed"])))]
     pub state: Option<WaitingState>,
     /// With this ordering key.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -307,6 +323,7 @@ pub struct BulkMessages {
     pub before: Option<Timestamp>,
     /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::object::MOST_ROWS)))]
     pub ids: Option<Vec<MessageId>>,
     /// Reason, when they are dead-lettered.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -316,6 +333,7 @@ pub struct BulkMessages {
     pub error: Option<String>,
     /// Maximum rate, per second.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0)))]
     pub rate: Option<f64>,
     /// Only count them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -342,6 +360,7 @@ impl BulkMessages {
 
 /// Result of a dry run of a job on waiting messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChosenMessages {
     /// Number of chosen messages.
     pub messages: u64,
@@ -381,6 +400,7 @@ pub fn waiting_filter<'v, E: From<MessagingError>>(
 
 /// A failed attempt of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MessageAttempt {
     /// Its number; 1 is the first.
     pub attempt: u32,

@@ -36,7 +36,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
 }
 
 /// Upper bound of the rows of one request.
-const MOST_ROWS: usize = 10_000;
+pub(crate) const MOST_ROWS: usize = 10_000;
 
 /// Upper bound of the values of one request: rows, items of lists and headers, in all of it together.
 const MOST_VALUES: usize = 500_000;

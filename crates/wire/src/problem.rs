@@ -26,6 +26,7 @@ const UNKNOWN_OPERATION: &str = "handle the request";
 
 /// An error of the API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Problem {
     /// Reference of the code.
     #[serde(rename = "type")]
@@ -33,6 +34,7 @@ pub struct Problem {
     /// Title of the code.
     pub title: String,
     /// HTTP status.
+    #[cfg_attr(feature = "schema", schemars(range(min = 400, max = 599)))]
     pub status: u16,
     /// Kind of the error.
     pub code: Code,

@@ -10,6 +10,7 @@ use super::task::Percentiles;
 
 /// Counts of a queue. An unknown count is null and named in `unknown`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "QueueStats"))]
 pub struct Stats {
     /// The queue.
     pub queue: QueueName,
@@ -22,6 +23,7 @@ pub struct Stats {
     /// Dead letters of the queue.
     pub dead: Option<u64>,
     /// Age of the oldest ready message; also null when no message is ready.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0)))]
     pub oldest_age_seconds: Option<f64>,
     /// Whether the queue is paused.
     pub paused: bool,
@@ -137,6 +139,7 @@ pub struct VerifyRequest {
 
 /// Which of the given queues exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "QueueHealth"))]
 pub struct Verified {
     /// Existing and usable.
     #[serde(default)]
@@ -151,6 +154,7 @@ pub struct Verified {
 
 /// A queue that exists but cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub struct UnusableQueue {
     /// The queue.
     pub queue: QueueName,
@@ -174,6 +178,7 @@ impl From<Verified> for QueueHealthReport {
 
 /// `POST /v1/queues/{queue}/pause` and `…/resume`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Paused {
     /// The queue.
     pub queue: QueueName,
@@ -183,6 +188,7 @@ pub struct Paused {
 
 /// How many messages a purge removed, or would remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Purged {
     /// Number of messages.
     pub purged: u64,
@@ -193,6 +199,7 @@ pub struct Purged {
 
 /// `GET /v1/queues/{queue}/durations`: durations of the last hour, of messages that this server delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "QueueDurations"))]
 pub struct Durations {
     /// Waiting time of messages at their first delivery.
     pub waited: Option<Percentiles>,

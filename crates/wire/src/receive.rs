@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use postrider_core::{
     ContentType, Envelope, MessageId, MessagingError, Priority, QueueName, ReceiptHandle, ReceiveOptions, Timestamp,
+    duration_text,
 };
 use serde::{Deserialize, Serialize};
 
 use super::HeaderFields;
 use super::body::{self, Base64, Text};
-use super::duration;
 use super::message::{key, text};
 use super::object;
 use super::problem::Problem;
@@ -21,25 +21,29 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// `POST /v1/queues/{queue}/receive`. Absent fields have the server's defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Receive"))]
 #[serde(default, deny_unknown_fields)]
 pub struct ReceiveRequest {
     /// Maximum number of messages.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1000)))]
     pub max: Option<usize>,
     /// Duration of the leases.
-    #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Duration>,
     /// How long to wait for the first message.
-    #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub wait: Option<Duration>,
     /// Messages with this many deliveries are dead-lettered instead.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = u32::MAX)))]
     pub max_receive_count: Option<u32>,
     /// Only the message with this id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<MessageId>,
     /// Name of the worker.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::schema::Line<128>>"))]
     pub worker: Option<String>,
 }
 
@@ -65,28 +69,38 @@ impl ReceiveRequest {
 
 /// `POST /v1/receive`: settles, then receives from any of the queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "ReceiveSeveral", extend("required" = ["queues"]))
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct SettleAndReceiveRequest {
     /// The queues.
     #[serde(deserialize_with = "object::values")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 100)))]
     pub queues: Vec<QueueName>,
     /// The settlements, carried out first.
     #[serde(deserialize_with = "object::list", skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::object::MOST_ROWS)))]
     pub settlements: Vec<Settlement>,
     /// Maximum number of messages.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1000)))]
     pub max: Option<usize>,
     /// Duration of the leases.
-    #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Duration>,
     /// How long to wait for the first message.
-    #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub wait: Option<Duration>,
     /// Messages with this many deliveries are dead-lettered instead.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = u32::MAX)))]
     pub max_receive_count: Option<u32>,
     /// Name of the worker.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::schema::Line<128>>"))]
     pub worker: Option<String>,
 }
 
@@ -130,6 +144,7 @@ fn options(
 
 /// A leased message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ReceivedMessage"))]
 pub struct Received {
     /// Id of the message.
     pub id: MessageId,
@@ -155,6 +170,7 @@ pub struct Received {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedup_key: Option<String>,
     /// Its priority.
+    #[cfg_attr(feature = "schema", schemars(range(max = 9)))]
     pub priority: u8,
     /// When it expires.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -226,6 +242,7 @@ pub struct ReceivedMessages {
 
 /// Answer of `POST /v1/receive`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SettledAndReceived {
     /// Results of the settlements.
     #[serde(default)]

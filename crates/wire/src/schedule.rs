@@ -4,16 +4,17 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use postrider_core::task::{MissedFire, NewSchedule, ScheduleTiming, TaskTemplate};
-use postrider_core::{MessagingError, Priority, RetryStrategy, TaskId, TaskType, Timestamp};
+use postrider_core::{MessagingError, Priority, RetryStrategy, TaskId, TaskType, Timestamp, duration_text};
 use serde::{Deserialize, Serialize};
 
-use super::{body, duration, object};
+use super::{body, object};
 
 /// Time zone of a cron expression without one.
 const DEFAULT_TIME_ZONE: &str = "UTC";
 
 /// A stored schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Schedule {
     /// Its name.
     pub name: String,
@@ -27,7 +28,7 @@ pub struct Schedule {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// Interval, in place of a cron expression.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub every: Option<Duration>,
     /// What happens to missed ticks.
     pub missed: MissedFire,
@@ -53,6 +54,7 @@ pub struct Schedule {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<NonZeroU32>,
     /// Their priority.
+    #[cfg_attr(feature = "schema", schemars(range(max = 9)))]
     pub priority: u8,
     /// Their ordering key.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +63,7 @@ pub struct Schedule {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_strategy: Option<RetryStrategy>,
     /// Deadline of a task, counted from its creation.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub deadline_in: Option<Duration>,
     /// Tags to filter by.
     #[serde(default)]
@@ -133,6 +135,7 @@ pub struct Schedules {
 
 /// `GET /v1/schedules/{name}/times`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ScheduleTimes"))]
 pub struct NextTimes {
     /// The next ticks, earliest first.
     pub times: Vec<Timestamp>,
@@ -144,6 +147,7 @@ pub struct NextTimes {
 
 /// `PUT /v1/schedules/{name}`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "NewSchedule"))]
 #[serde(deny_unknown_fields)]
 pub struct PutScheduleRequest {
     /// The type of its tasks.
@@ -151,6 +155,7 @@ pub struct PutScheduleRequest {
     pub task_type: TaskType,
     /// The payload of its tasks, as text or as JSON.
     #[serde(deserialize_with = "body::text")]
+    #[cfg_attr(feature = "schema", schemars(with = "body::Text"))]
     pub payload: String,
     /// Cron expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,28 +164,32 @@ pub struct PutScheduleRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// Interval, in place of a cron expression.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub every: Option<Duration>,
     /// What happens to missed ticks; `one` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<MissedFire>,
     /// Maximum number of attempts of each task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = u32::MAX)))]
     pub max_attempts: Option<NonZeroU32>,
     /// Their priority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 9)))]
     pub priority: Option<u8>,
     /// Their ordering key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::schema::Line<128>>"))]
     pub ordering_key: Option<String>,
     /// When a failed attempt is retried.
     #[serde(default, deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
     pub retry_strategy: Option<RetryStrategy>,
     /// Deadline of a task, counted from its creation.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub deadline_in: Option<Duration>,
     /// Tags to filter by.
     #[serde(default, deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::schema::Line<128>>", length(max = 32)))]
     pub tags: Vec<String>,
 }
 

@@ -9,6 +9,7 @@ use super::token::Role;
 
 /// `GET /v1/session`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Session {
     /// Whether the server needs no token.
     pub open: bool,
@@ -33,6 +34,7 @@ pub struct Session {
 
 /// `POST /v1/session`
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "NewSession"))]
 #[serde(deny_unknown_fields)]
 pub struct LogInRequest {
     /// The token, a secret.

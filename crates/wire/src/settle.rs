@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use postrider_core::disposition::{MAX_ERROR_BYTES, MAX_REASON_BYTES};
-use postrider_core::{DeadLetterReason, Disposition, MessagingError, Nack, ReceiptHandle};
+use postrider_core::{DeadLetterReason, Disposition, MessagingError, Nack, ReceiptHandle, duration_text};
 use serde::{Deserialize, Serialize};
 
-use super::duration;
 use super::object;
 use super::problem::Problem;
 
 /// Outcome of a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// Handled.
@@ -27,6 +27,7 @@ pub enum Outcome {
 /// A receipt and the outcome of its message.
 // The receipt is a text, so that a damaged one fails only its row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Settlement {
     /// The receipt.
@@ -34,7 +35,7 @@ pub struct Settlement {
     /// The outcome.
     pub outcome: Outcome,
     /// Delay of a retry; the default backoff if absent.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub after: Option<Duration>,
     /// Error text of the handler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,10 +108,12 @@ pub struct SettleRequest {
 
 /// `POST /v1/messages/ack` and `/release`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Receipts"))]
 #[serde(deny_unknown_fields)]
 pub struct ReceiptsRequest {
     /// The receipts.
     #[serde(deserialize_with = "object::values")]
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::object::MOST_ROWS)))]
     pub receipts: Vec<String>,
 }
 
@@ -123,13 +126,15 @@ impl ReceiptsRequest {
 
 /// `POST /v1/messages/nack`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Nack"))]
 #[serde(deny_unknown_fields)]
 pub struct NackRequest {
     /// The receipts.
     #[serde(deserialize_with = "object::values")]
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::object::MOST_ROWS)))]
     pub receipts: Vec<String>,
     /// Delay of the retries; the default backoff if absent.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub after: Option<Duration>,
     /// Error text of the handler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -145,10 +150,12 @@ impl NackRequest {
 
 /// `POST /v1/messages/dead-letter`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DeadLetterMessages"))]
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterRequest {
     /// The receipts.
     #[serde(deserialize_with = "object::values")]
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::object::MOST_ROWS)))]
     pub receipts: Vec<String>,
     /// Reason of the dead letters.
     pub reason: String,
@@ -190,18 +197,21 @@ fn settlements(
 
 /// `POST /v1/messages/extend`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Extend"))]
 #[serde(deny_unknown_fields)]
 pub struct ExtendRequest {
     /// The receipts.
     #[serde(deserialize_with = "object::values")]
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::object::MOST_ROWS)))]
     pub receipts: Vec<String>,
     /// New duration of the leases, counted from now.
-    #[serde(with = "duration")]
+    #[serde(with = "duration_text::Text")]
     pub visibility: Duration,
 }
 
 /// Outcome of a row that succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum Done {
     /// Done.
@@ -210,6 +220,7 @@ pub enum Done {
 
 /// Result for one receipt.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "SettledRow"))]
 pub struct Row {
     /// The receipt, as in the request.
     #[serde(default)]

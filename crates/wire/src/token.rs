@@ -3,15 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
-use postrider_core::Timestamp;
+use postrider_core::{Timestamp, duration_text};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::duration;
 use super::object;
 
 /// Role of a token. Admin includes all roles, operate includes read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Reads.
@@ -28,6 +28,7 @@ pub enum Role {
 
 /// A token without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Token"))]
 pub struct TokenInfo {
     /// Its id.
     pub id: Uuid,
@@ -54,23 +55,31 @@ pub struct Tokens {
 
 /// `POST /v1/tokens`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "NewToken"))]
 #[serde(deny_unknown_fields)]
 pub struct NewTokenRequest {
     /// Its name.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 100), regex(pattern = "^[!-~]+$")))]
     pub name: String,
     /// Its roles.
     #[serde(deserialize_with = "object::values")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub roles: Vec<Role>,
     /// Queues that it allows; all if absent.
     #[serde(default, deserialize_with = "object::optional_values", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(with = "Option<Vec<crate::schema::Line<81>>>", length(min = 1, max = 100))
+    )]
     pub queues: Option<Vec<String>>,
     /// Time until it expires; never if absent.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub expires_in: Option<Duration>,
 }
 
 /// A new token with its secret, which is shown only once.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "CreatedToken"))]
 pub struct NewToken {
     /// The secret.
     pub token: String,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Kind of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerKind {
     /// Receives messages over HTTP.
@@ -15,6 +16,7 @@ pub enum WorkerKind {
 
 /// A worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Worker {
     /// Its name.
     pub name: String,

@@ -97,8 +97,10 @@ pub struct FinishedAndClaimed {
 
 /// The progress of a task.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline, extend("additionalProperties" = false)))]
 pub struct Progress {
     /// From 0 to 1.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 1)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction: Option<f64>,
     /// A text for people.

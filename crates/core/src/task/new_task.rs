@@ -23,7 +23,7 @@ const MAX_TAG_BYTES: usize = 128;
 #[serde(rename_all = "snake_case")]
 pub enum When {
     /// This long after the store accepted the task.
-    In(#[serde(with = "duration_text")] Duration),
+    In(#[serde(with = "duration_text::Text")] Duration),
     /// At this time.
     At(Timestamp),
 }

@@ -81,6 +81,7 @@ pub struct Task {
 
 /// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptOutcome {
     /// The attempt is running.

@@ -30,11 +30,12 @@ pub enum ScheduleTiming {
         time_zone: String,
     },
     /// At a constant interval after the last time.
-    Every(#[serde(with = "duration_text")] Duration),
+    Every(#[serde(with = "duration_text::Text")] Duration),
 }
 
 /// What to do about times that passed while no scheduler was running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum MissedFire {
     /// Skips them. A time that is noticed within 15 seconds is not missed.
@@ -100,7 +101,7 @@ pub struct TaskTemplate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_strategy: Option<RetryStrategy>,
     /// The time from the creation of a task to its deadline.
-    #[serde(default, with = "duration_text::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Duration>,
     /// The tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

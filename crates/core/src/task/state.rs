@@ -17,6 +17,7 @@ use crate::error::MessagingError;
 /// from PENDING, ENQUEUED and PROCESSING: ──cancel──▶ CANCELED, ──deadline──▶ DEAD
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline, description = ""))]
 #[serde(rename_all = "UPPERCASE")]
 pub enum TaskState {
     /// Created and not enqueued; possibly not due.
@@ -93,6 +94,7 @@ impl FromStr for TaskState {
 
 /// Why a task died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum DeadReason {
     /// Its last attempt failed.

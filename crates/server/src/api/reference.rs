@@ -53,7 +53,11 @@ pub(crate) fn page(routes: &[Route], document: &Value) -> String {
                 schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             for (field, kind) in schema["properties"].as_object().into_iter().flatten() {
                 let optional = if required.contains(&field.as_str()) { "" } else { " <em>optional</em>" };
-                let _ = write!(html, "<li><code>{}</code> {}{optional}</li>", escape(field), shape(kind));
+                let about = kind["description"].as_str().map(escape).unwrap_or_default();
+                let _ = write!(html, "<li><code>{}</code> {}{optional} {about}</li>", escape(field), shape(kind));
+            }
+            if schema["properties"].is_null() {
+                let _ = write!(html, "<li>{}</li>", shape(schema));
             }
             html.push_str("</ul></section>");
         }
@@ -105,14 +109,21 @@ fn shape(schema: &Value) -> String {
     if let Some(name) = schema["$ref"].as_str().and_then(|name| name.rsplit('/').next()) {
         return format!("<a href=\"#shape-{0}\">{0}</a>", escape(name));
     }
-    if let Some(any) = schema["anyOf"].as_array() {
+    if let Some(any) = schema["anyOf"].as_array().or(schema["oneOf"].as_array()).filter(|_| schema["type"].is_null()) {
         return any.iter().map(shape).collect::<Vec<_>>().join(" or ");
     }
     if let Some(words) = schema["enum"].as_array() {
         let words = words.iter().filter_map(Value::as_str).map(|word| format!("<code>{}</code>", escape(word)));
         return words.collect::<Vec<_>>().join(" | ");
     }
-    if schema["type"].is_array() {
+    if let Some(kinds) = schema["type"].as_array() {
+        if let [kind, null] = kinds.as_slice()
+            && null == "null"
+        {
+            let mut schema = schema.clone();
+            schema["type"] = kind.clone();
+            return format!("{} or null", shape(&schema));
+        }
         return "text or JSON".to_owned();
     }
     match (schema["type"].as_str(), schema["format"].as_str()) {

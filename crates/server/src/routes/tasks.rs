@@ -115,7 +115,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Makes a task run now: a waiting one becomes due, a dead one is replayed.",
             retry,
         )
-        .answers(200, "The task", Content::Json(named("ChangedTask"))),
+        .answers(200, "The task", Content::Json(named("TaskInfo"))),
         Route::new(
             (Verb::Post, "/v1/tasks/{id}/replay"),
             (GROUP, "replayTask"),
@@ -123,7 +123,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Replays a dead task, with fresh attempts.",
             replay,
         )
-        .answers(200, "The task", Content::Json(named("ChangedTask"))),
+        .answers(200, "The task", Content::Json(named("TaskInfo"))),
         Route::new(
             (Verb::Put, "/v1/tasks/{id}/payload"),
             (GROUP, "editTask"),

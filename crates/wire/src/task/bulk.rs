@@ -10,6 +10,7 @@ use crate::object;
 
 /// `POST /v1/tasks/cancel-job` and `POST /v1/tasks/retry-job`
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "BulkTasks"))]
 #[serde(default, deny_unknown_fields)]
 pub struct BulkRequest {
     /// In one of these states; if absent, in any state that allows the change.
@@ -38,9 +39,11 @@ pub struct BulkRequest {
     pub before: Option<Timestamp>,
     /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::object::MOST_ROWS)))]
     pub ids: Option<Vec<TaskId>>,
     /// Maximum rate, per second.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0)))]
     pub rate: Option<f64>,
     /// Only list them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,6 +73,7 @@ impl BulkRequest {
 
 /// Result of a dry run of a job on tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ChosenTasks"))]
 pub struct Chosen {
     /// The chosen tasks.
     pub tasks: Vec<TaskId>,
@@ -85,6 +89,7 @@ pub struct Chosen {
 
 /// `GET /v1/tasks/counts`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "TaskCounts"))]
 pub struct Counts {
     /// Number of tasks in each state.
     pub counts: BTreeMap<String, u64>,
@@ -102,6 +107,7 @@ pub struct Counts {
 
 /// Number of tasks of a type in a state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "TaskCount"))]
 pub struct TypeCount {
     /// The type.
     #[serde(rename = "type")]
@@ -130,6 +136,7 @@ impl From<TaskCount> for TypeCount {
 
 /// Percentiles of durations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Percentiles {
     /// Number of durations.
     pub count: u64,

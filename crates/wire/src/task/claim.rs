@@ -3,35 +3,39 @@
 use std::time::Duration;
 
 use postrider_core::task::{ClaimAnswer, ClaimTasks, ClaimedTask, TaskLease};
-use postrider_core::{MessagingError, Priority, RetryStrategy, TaskId, TaskType, Timestamp};
+use postrider_core::{MessagingError, Priority, RetryStrategy, TaskId, TaskType, Timestamp, duration_text};
 use serde::{Deserialize, Serialize};
 
 use super::finish::{Finish, Standing};
 use crate::body::{self, Base64, Text};
-use crate::duration;
 use crate::message::{key, text};
 use crate::object;
 
 /// `POST /v1/tasks/claim`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Claim"))]
 #[serde(deny_unknown_fields)]
 pub struct ClaimRequest {
     /// Types of the tasks.
     #[serde(deserialize_with = "object::values")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 100)))]
     pub types: Vec<TaskType>,
     /// Maximum number of tasks; 1 if absent.
     #[serde(default = "one")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1000)))]
     pub max: usize,
     /// Duration of the leases.
-    #[serde(with = "duration")]
+    #[serde(with = "duration_text::Text")]
     pub lease: Duration,
     /// Name of the worker.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Line<128>"))]
     pub worker: String,
     /// How long to wait for the first task; no wait if absent.
-    #[serde(default, with = "duration", skip_serializing_if = "Duration::is_zero")]
+    #[serde(default, with = "duration_text::Text", skip_serializing_if = "Duration::is_zero")]
     pub wait: Duration,
     /// Attempts to finish first.
     #[serde(default, deserialize_with = "object::list", skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 1000)))]
     pub finish: Vec<Finish>,
 }
 
@@ -54,6 +58,7 @@ impl ClaimRequest {
 
 /// A claimed task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ClaimedTask"))]
 pub struct Claimed {
     /// Its lease, used to finish the attempt.
     pub lease: String,
@@ -76,6 +81,7 @@ pub struct Claimed {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_strategy: Option<RetryStrategy>,
     /// Its priority.
+    #[cfg_attr(feature = "schema", schemars(range(max = 9)))]
     pub priority: u8,
     /// Its ordering key.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,10 +94,10 @@ pub struct Claimed {
     /// When it was due.
     pub scheduled_for: Timestamp,
     /// How long ago the first attempt began.
-    #[serde(with = "duration")]
+    #[serde(with = "duration_text::Text")]
     pub since_first_attempt: Duration,
     /// Time until the deadline.
-    #[serde(default, with = "duration::optional")]
+    #[serde(default, with = "duration_text::OptionalText")]
     pub time_left: Option<Duration>,
 }
 
@@ -141,6 +147,7 @@ impl Claimed {
 
 /// Answer to a claim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Claimed"))]
 pub struct Claims {
     /// Results of the attempts that were finished first.
     #[serde(default)]
@@ -149,7 +156,7 @@ pub struct Claims {
     #[serde(default)]
     pub tasks: Vec<Claimed>,
     /// If nothing was claimed: time until a task may become due.
-    #[serde(default, with = "duration::optional")]
+    #[serde(default, with = "duration_text::OptionalText")]
     pub next_due: Option<Duration>,
 }
 
@@ -158,25 +165,29 @@ pub const MOST_BY_ID: usize = 100;
 
 /// `POST /v1/tasks/claim-by-id`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ClaimById"))]
 #[serde(deny_unknown_fields)]
 pub struct ClaimByIdRequest {
     /// The tasks.
+    #[cfg_attr(feature = "schema", schemars(length(max = MOST_BY_ID)))]
     pub ids: Vec<TaskId>,
     /// Duration of the leases.
-    #[serde(with = "duration")]
+    #[serde(with = "duration_text::Text")]
     pub lease: Duration,
     /// Name of the worker.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Line<128>"))]
     pub worker: String,
 }
 
 /// Result of one claim by id.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ClaimAnswer"))]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimRow {
     /// Claimed.
     Claimed(Box<Claimed>),
     /// Time until it is due.
-    NotDue(#[serde(with = "duration")] Duration),
+    NotDue(#[serde(with = "duration_text::Text")] Duration),
     /// Not claimable in its state. Always true.
     NotClaimable(bool),
 }

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use postrider_core::task::{DeadReason, Progress, TaskOutcome, TaskStanding};
-use postrider_core::{MessagingError, TaskState};
+use postrider_core::{MessagingError, TaskState, duration_text};
 use serde::{Deserialize, Serialize};
 
 use crate::body::{self, Base64, Text};
-use crate::duration;
 use crate::object;
 use crate::problem::Problem;
 
 /// Outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum FinishOutcome {
     /// Done.
@@ -27,6 +27,7 @@ pub enum FinishOutcome {
 
 /// Outcome of one attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Finish {
     /// Lease of the attempt.
@@ -40,7 +41,7 @@ pub struct Finish {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_base64: Option<Base64>,
     /// Delay of a retry; none if absent.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub after: Option<Duration>,
     /// Error text of a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,10 +104,12 @@ impl Finish {
 
 /// `POST /v1/tasks/finish`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "FinishTasks"))]
 #[serde(deny_unknown_fields)]
 pub struct FinishRequest {
     /// The outcomes.
     #[serde(deserialize_with = "object::list")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 1000)))]
     pub finish: Vec<Finish>,
 }
 
@@ -119,6 +122,7 @@ pub struct Finished {
 
 /// Whether a lease was valid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Standing {
     /// Whether the lease was valid; if not, nothing was done.
     pub held: bool,
@@ -160,6 +164,7 @@ impl From<Standing> for TaskStanding {
 
 /// A heartbeat of one attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(deny_unknown_fields)]
 pub struct Heartbeat {
     /// The lease to extend.
@@ -178,22 +183,26 @@ impl Heartbeat {
 
 /// `POST /v1/tasks/heartbeat`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Heartbeats"))]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatRequest {
     /// The heartbeats.
     #[serde(deserialize_with = "object::list")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 1000)))]
     pub heartbeats: Vec<Heartbeat>,
     /// New duration of the leases, counted from now.
-    #[serde(with = "duration")]
+    #[serde(with = "duration_text::Text")]
     pub extend: Duration,
 }
 
 /// `POST /v1/tasks/standings`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Leases"))]
 #[serde(deny_unknown_fields)]
 pub struct StandingsRequest {
     /// The leases.
     #[serde(deserialize_with = "object::values")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 1000)))]
     pub leases: Vec<String>,
 }
 

@@ -11,6 +11,7 @@ use crate::message::{key, text};
 
 /// A task without payload and result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "TaskInfo"))]
 pub struct Info {
     /// Its id.
     pub id: TaskId,
@@ -20,6 +21,7 @@ pub struct Info {
     /// Its state.
     pub state: TaskState,
     /// Its priority.
+    #[cfg_attr(feature = "schema", schemars(range(max = 9)))]
     pub priority: u8,
     /// Number of attempts started.
     pub attempt_count: u32,
@@ -174,6 +176,7 @@ impl TryFrom<Page> for TaskPage {
 /// `GET /v1/tasks/{id}`: a task with its payload, result and history.
 // Read rarely, so the cost of `flatten` does not matter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Task"))]
 pub struct Detail {
     /// The task.
     #[serde(flatten)]
@@ -226,6 +229,7 @@ impl Detail {
 
 /// One attempt of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub struct Attempt {
     /// Its number.
     pub attempt: u32,
@@ -262,6 +266,7 @@ impl From<Attempt> for TaskAttempt {
 
 /// An earlier payload of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub struct Revision {
     /// Its number; 0 is the original.
     pub revision: u32,
@@ -293,6 +298,7 @@ impl TryFrom<Revision> for PayloadRevision {
 
 /// `POST /v1/tasks/{id}/cancel`: the task as it is now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ChangedTask"))]
 pub struct Canceled {
     /// The task.
     #[serde(flatten)]

@@ -4,17 +4,23 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use postrider_core::task::When;
-use postrider_core::{IdempotencyKey, MessagingError, Priority, RetryStrategy, TaskId, TaskState, Timestamp};
+use postrider_core::{
+    IdempotencyKey, MessagingError, Priority, RetryStrategy, TaskId, TaskState, Timestamp, duration_text,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::body::{self, Base64, Text};
-use crate::duration;
 use crate::message::{key, priority, text};
 use crate::object;
 use crate::problem::Problem;
 
 /// `POST /v1/tasks`
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(extend("oneOf" = [{ "required": ["payload"] }, { "required": ["payload_base64"] }]))
+)]
 #[serde(deny_unknown_fields)]
 pub struct NewTask {
     /// Its id; the server generates one if absent.
@@ -23,6 +29,7 @@ pub struct NewTask {
     /// Task type: selects the handler.
     // A text, so that an invalid name fails only its row.
     #[serde(rename = "type")]
+    #[cfg_attr(feature = "schema", schemars(with = "postrider_core::TaskType"))]
     pub task_type: String,
     /// Payload of the handler, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,19 +41,23 @@ pub struct NewTask {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled_for: Option<Timestamp>,
     /// Delay between creation and due.
-    #[serde(default, rename = "in", with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, rename = "in", with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub scheduled_in: Option<Duration>,
     /// Maximum number of attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = u32::MAX)))]
     pub max_attempts: Option<NonZeroU32>,
     /// 0 to 9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 9)))]
     pub priority: Option<u8>,
     /// Tasks of one type and key run one at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::schema::Line<128>>"))]
     pub ordering_key: Option<String>,
     /// A second task of the type with this key is not created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::schema::Line<512>>"))]
     pub idempotency_key: Option<String>,
     /// When a failed attempt is retried.
     #[serde(default, deserialize_with = "object::optional", skip_serializing_if = "Option::is_none")]
@@ -55,10 +66,11 @@ pub struct NewTask {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
     /// Deadline, counted from its creation.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "duration_text::OptionalText", skip_serializing_if = "Option::is_none")]
     pub deadline_in: Option<Duration>,
     /// Tags to filter by.
     #[serde(default, deserialize_with = "object::values", skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::schema::Line<128>>", length(max = 32)))]
     pub tags: Vec<String>,
 }
 
@@ -136,6 +148,7 @@ pub struct NewTasksRequest {
 
 /// Result of a creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "CreatedTask"))]
 pub struct Created {
     /// The new task, or the existing one with the same idempotency key.
     pub id: TaskId,
@@ -159,6 +172,7 @@ impl From<Created> for postrider_core::task::Created {
 
 /// Result for one task of a batch.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CreatedRow {
     /// The task.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -10,6 +10,7 @@ use crate::object;
 
 /// `POST /v1/tasks/replay`
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Replay"))]
 #[serde(default, deny_unknown_fields)]
 pub struct ReplayRequest {
     /// Of one of these types.
@@ -35,9 +36,11 @@ pub struct ReplayRequest {
     pub before: Option<Timestamp>,
     /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::object::MOST_ROWS)))]
     pub ids: Option<Vec<TaskId>>,
     /// Maximum number of tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub limit: Option<usize>,
     /// Only report what would be done.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,6 +71,7 @@ impl ReplayRequest {
 
 /// `POST /v1/tasks/replay-job`
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ReplayJob"))]
 #[serde(default, deny_unknown_fields)]
 pub struct ReplayJobRequest {
     /// Of one of these types.
@@ -93,12 +97,15 @@ pub struct ReplayJobRequest {
     pub before: Option<Timestamp>,
     /// Only these.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = crate::object::MOST_ROWS)))]
     pub ids: Option<Vec<TaskId>>,
     /// Maximum number of tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub limit: Option<usize>,
     /// Maximum rate, per second.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("exclusiveMinimum" = 0)))]
     pub rate: Option<f64>,
 }
 
@@ -122,6 +129,7 @@ impl ReplayJobRequest {
 
 /// The result of a replay or of its dry run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Replayed {
     /// Tasks that were replayed.
     pub replayed: Vec<TaskId>,
@@ -135,6 +143,11 @@ pub struct Replayed {
 
 /// `PUT /v1/tasks/{id}/payload`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Payload", extend("oneOf" = [{ "required": ["payload"] }, { "required": ["payload_base64"] }]))
+)]
 #[serde(deny_unknown_fields)]
 pub struct EditPayloadRequest {
     /// The new payload, as text.
@@ -161,6 +174,7 @@ impl EditPayloadRequest {
 
 /// A payload was edited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Revision"))]
 pub struct Edited {
     /// Number of the new revision.
     pub revision: u32,

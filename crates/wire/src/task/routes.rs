@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 
 /// `GET /v1/tasks/routes`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "TaskRoutes"))]
 pub struct Routes {
     /// `polling` or `queue`.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["polling", "queue"])))]
     pub mode: String,
     /// Prefix of the queue name of a task type.
     pub queue_prefix: String,
