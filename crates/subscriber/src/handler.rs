@@ -26,7 +26,7 @@ pub use outcome::IntoOutcome;
     note = "a handler is an `async fn` or closure of at most eight arguments, in any order; each is a part of the \
             message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `FromBytes`), `State<T>` or `Context`",
     note = "`Header<T>` needs a type `T` that implements `FromHeader`, which names the header",
-    note = "it returns `()` or `Result<(), E>`, where `E` is any error; its future is `Send`"
+    note = "it returns `()` or a `Result` with any error; its future is `Send`"
 )]
 pub trait Handler<Kinds, S>: Clone + Send + Sync + 'static {
     /// The future of the function.
@@ -69,7 +69,7 @@ where
     label = "neither an `async fn` of parts of a message nor a `tower::Service<Delivery>`",
     note = "a handler is an `async fn` or closure of at most eight arguments, in any order; each is a part of the \
             message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `FromBytes`) or `Context`; it returns \
-            `()` or `Result<(), E>`, where `E` is any error; its future is `Send`",
+            `Result<{Answer}, E>`, where `E` is any error, or `()` for `Result<(), E>`; its future is `Send`",
     note = "a handler with a `State<T>` argument needs `handler(function).with_state(state)`",
     note = "a service returns `{Answer}`, fails with `HandlerError`, and is `Clone + Send + Sync + 'static`"
 )]

@@ -6,7 +6,7 @@ use crate::error::HandlerError;
 /// its result is `Result<(), E>`.
 #[diagnostic::on_unimplemented(
     message = "a handler cannot return `{Self}`",
-    note = "it returns `()` or `Result<(), E>`, where `E` is any error"
+    note = "it returns `()` or a `Result` with any error"
 )]
 pub trait IntoOutcome {
     /// The value of a success.
