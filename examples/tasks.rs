@@ -6,9 +6,13 @@
 use std::time::Duration;
 
 use postrider::config::{Config, Sources};
-use postrider::task::TaskState;
-use postrider::tasks::{Classify, HandlerError, Shutdown, TaskContext, TaskKeeperOptions};
-use postrider::{Deadline, Json, NewTask, RetryStrategy, SystemContext};
+use postrider::tasks::{Classify, HandlerError, Shutdown, TaskContext, TaskKeeperOptions, TaskKind, TaskResultError};
+use postrider::{Deadline, Json, RetryStrategy, SystemContext};
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct SendInvoice {
+    order: String,
+}
 
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Sent {
@@ -16,14 +20,18 @@ struct Sent {
     attempt: u32,
 }
 
-async fn send_invoice(task: TaskContext) -> Result<Json<Sent>, HandlerError> {
-    let text = String::from_utf8_lossy(task.payload()).into_owned();
-    let order: u64 = text.parse().permanent()?; // never retried
+impl TaskKind for SendInvoice {
+    const TYPE: &'static str = "invoice.send";
+    type Result = Sent;
+}
+
+async fn send_invoice(Json(invoice): Json<SendInvoice>, task: TaskContext) -> Result<Sent, HandlerError> {
+    let order: u64 = invoice.order.parse().permanent()?; // never retried
     if order == 8 && task.attempt() == 1 {
         return Err("the mail server is busy".into()); // retried by the task's strategy
     }
     task.progress(0.9, "almost there")?;
-    Ok(Json(Sent { order, attempt: task.attempt() }))
+    Ok(Sent { order, attempt: task.attempt() })
 }
 
 #[tokio::main]
@@ -37,22 +45,26 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let shutdown = Shutdown::new();
     let keeper = tokio::spawn(tasks.keeper(TaskKeeperOptions::default()).run(shutdown.clone()));
-    let worker = tokio::spawn(tasks.worker().handler("invoice.send", send_invoice).build()?.run(shutdown.clone()));
+    let worker = tasks.worker().handler_of::<SendInvoice, _>(send_invoice).build()?;
+    let worker = tokio::spawn(worker.run(shutdown.clone()));
 
     let client = tasks.client();
     let soon = RetryStrategy::constant(Duration::from_millis(20));
     for order in ["7", "8", "nine"] {
-        let task = NewTask::new("invoice.send", order)?.retry_strategy(soon.clone()).tag("november");
-        let created = client.create(task, Deadline::default()).await?;
-        let mut ended = client.ended(created.id, Deadline::default()).await?;
-        if ended.info.state == TaskState::Dead {
-            println!("{order}: dead, {}", ended.info.last_error.unwrap_or_default());
-            client.edit(created.id, "9".into(), Deadline::default()).await?;
-            client.replay(created.id, Deadline::default()).await?;
-            ended = client.ended(created.id, Deadline::default()).await?;
-        }
-        let result = String::from_utf8_lossy(&ended.result.unwrap_or_default()).into_owned();
-        println!("{order}: {}, {result}", ended.info.state);
+        let invoice = SendInvoice { order: order.to_owned() };
+        let task = invoice.new_task()?.retry_strategy(soon.clone()).tag("november");
+        let id = client.create(task, Deadline::default()).await?.id;
+        let sent = match client.result::<SendInvoice>(id, Deadline::default()).await {
+            Err(TaskResultError::NotSucceeded { state, error, .. }) => {
+                println!("{order}: {state}, {error}");
+                let edited = SendInvoice { order: "9".to_owned() }.new_task()?.payload;
+                client.edit(id, edited, Deadline::default()).await?;
+                client.replay(id, Deadline::default()).await?;
+                client.result::<SendInvoice>(id, Deadline::default()).await?
+            }
+            sent => sent?,
+        };
+        println!("{order}: order {} was sent by attempt {}", sent.order, sent.attempt);
     }
 
     shutdown.request();

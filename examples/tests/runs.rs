@@ -136,10 +136,10 @@ fn invoices_are_sent_retried_edited_and_replayed() {
     assert_eq!(
         output("tasks", &[]),
         [
-            r#"7: SUCCEEDED, {"order":7,"attempt":1}"#,
-            r#"8: SUCCEEDED, {"order":8,"attempt":2}"#,
-            "nine: dead, invalid digit found in string",
-            r#"nine: SUCCEEDED, {"order":9,"attempt":1}"#,
+            "7: order 7 was sent by attempt 1",
+            "8: order 8 was sent by attempt 2",
+            "nine: DEAD, invalid digit found in string",
+            "nine: order 9 was sent by attempt 1",
             "3 succeeded, 1 to be tried again, 1 dead, 0 lost",
         ]
     );

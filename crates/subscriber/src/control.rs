@@ -32,19 +32,13 @@ impl Control {
         Self::default()
     }
 
-    /// The control of a message whose handler is cancelled by this token.
-    pub(crate) fn with_cancellation(cancellation: CancellationToken) -> Self {
-        let shared = Shared { cancellation: cancellation.into(), ..Shared::default() };
-        Self { shared: Arc::new(shared) }
-    }
-
     /// The token that cancels the handler.
-    pub(crate) fn cancellation(&self) -> &CancellationToken {
+    pub fn cancellation(&self) -> &CancellationToken {
         self.shared.cancellation.get_or_init(CancellationToken::new)
     }
 
-    /// Records that the lease lasts at least this long from its request.
-    pub(crate) fn is_leased_for(&self, lease: Duration, requested: Moment) {
+    /// Records that the lease lasts at least this long from its request. For what runs handlers.
+    pub fn is_leased_for(&self, lease: Duration, requested: Moment) {
         *self.lease() = Some((requested, lease));
     }
 
@@ -53,7 +47,8 @@ impl Control {
         *self.lease() = None;
     }
 
-    pub(crate) fn is_leased(&self) -> bool {
+    /// Whether the message is certainly still leased, by the clock of this process.
+    pub fn is_leased(&self) -> bool {
         let lease = *self.lease();
         lease.is_none_or(|(requested, lease)| requested.elapsed() < lease)
     }
@@ -89,6 +84,14 @@ impl Control {
 
     fn decide(&self, disposition: Disposition) -> bool {
         self.shared.decided.set(disposition).is_ok()
+    }
+}
+
+/// The control of a message whose handler is cancelled by this token.
+impl From<CancellationToken> for Control {
+    fn from(cancellation: CancellationToken) -> Self {
+        let shared = Shared { cancellation: cancellation.into(), ..Shared::default() };
+        Self { shared: Arc::new(shared) }
     }
 }
 

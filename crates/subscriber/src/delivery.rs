@@ -37,9 +37,10 @@ pub struct Letter {
 }
 
 impl Delivery {
-    /// A message for a handler. `cancellation` signals that the result is no longer needed.
-    pub fn new(body: Bytes, envelope: Envelope, cancellation: CancellationToken) -> Self {
-        Self::leased(Box::new(Letter { body, envelope }), Control::with_cancellation(cancellation))
+    /// A message for a handler. `control` is a [`Control`], or a token that signals that the result is no longer
+    /// needed.
+    pub fn new(body: Bytes, envelope: Envelope, control: impl Into<Control>) -> Self {
+        Self::leased(Box::new(Letter { body, envelope }), control.into())
     }
 
     pub(crate) fn leased(letter: Box<Letter>, control: Control) -> Self {
@@ -78,7 +79,9 @@ impl Delivery {
         self.control.cancellation()
     }
 
-    pub(crate) fn with_stopping(mut self, stopping: &Arc<CancellationToken>) -> Self {
+    /// Sets the token of [`stopping`](Self::stopping). For what runs handlers.
+    #[must_use]
+    pub fn with_stopping(mut self, stopping: &Arc<CancellationToken>) -> Self {
         self.stopping = Some(stopping.clone());
         self
     }

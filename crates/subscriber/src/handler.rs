@@ -26,7 +26,7 @@ pub use outcome::IntoOutcome;
     note = "a handler is an `async fn` or closure of at most eight arguments, in any order; each is a part of the \
             message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `FromBytes`), `State<T>` or `Context`",
     note = "`Header<T>` needs a type `T` that implements `FromHeader`, which names the header",
-    note = "it returns `()` or `Result<(), E>`, where `E` is any error; its future is `Send`"
+    note = "it returns `()` or a `Result` with any error; its future is `Send`"
 )]
 pub trait Handler<Kinds, S>: Clone + Send + Sync + 'static {
     /// The future of the function.
@@ -63,19 +63,23 @@ where
 /// The argument of [`SubscriberBuilder::handler`](crate::SubscriberBuilder::handler): an `async` function of parts of a
 /// message that needs no state, or any service of [`Delivery`]s.
 ///
-/// The compiler infers `Kind`.
+/// The compiler infers `Kind`. `Answer` is the value of a success: `()` for the messages of a subscriber.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot handle messages",
     label = "neither an `async fn` of parts of a message nor a `tower::Service<Delivery>`",
     note = "a handler is an `async fn` or closure of at most eight arguments, in any order; each is a part of the \
             message, its body (`Json<T>`, `MsgPack<T>`, `String`, `Bytes`, a `FromBytes`) or `Context`; it returns \
-            `()` or `Result<(), E>`, where `E` is any error; its future is `Send`",
+            `Result<{Answer}, E>`, where `E` is any error, or `()` for `Result<(), E>`; its future is `Send`",
     note = "a handler with a `State<T>` argument needs `handler(function).with_state(state)`",
-    note = "a service returns `()`, fails with `HandlerError`, and is `Clone + Send + Sync + 'static`"
+    note = "a service returns `{Answer}`, fails with `HandlerError`, and is `Clone + Send + Sync + 'static`"
 )]
-pub trait IntoHandler<Kind> {
+pub trait IntoHandler<Kind, Answer = ()> {
     /// The service.
-    type Service: Service<Delivery, Response = (), Error = HandlerError, Future: Send> + Clone + Send + Sync + 'static;
+    type Service: Service<Delivery, Response = Answer, Error = HandlerError, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static;
 
     /// Makes the service.
     fn into_handler(self) -> Self::Service;
@@ -89,7 +93,11 @@ pub struct AFunction<Kinds>(PhantomData<Kinds>);
 #[derive(Debug)]
 pub struct AService;
 
-impl<F: Handler<Kinds, ()>, Kinds: 'static> IntoHandler<AFunction<Kinds>> for F {
+impl<F, Kinds: 'static, Answer> IntoHandler<AFunction<Kinds>, Answer> for F
+where
+    F: Handler<Kinds, (), Future: Future<Output: IntoOutcome<Answer = Answer>>>,
+    Answer: Send + 'static,
+{
     type Service = WithoutState<F, Kinds, ()>;
 
     fn into_handler(self) -> Self::Service {
@@ -97,9 +105,9 @@ impl<F: Handler<Kinds, ()>, Kinds: 'static> IntoHandler<AFunction<Kinds>> for F 
     }
 }
 
-impl<S> IntoHandler<AService> for S
+impl<S, Answer> IntoHandler<AService, Answer> for S
 where
-    S: Service<Delivery, Response = (), Error = HandlerError, Future: Send> + Clone + Send + Sync + 'static,
+    S: Service<Delivery, Response = Answer, Error = HandlerError, Future: Send> + Clone + Send + Sync + 'static,
 {
     type Service = S;
 
@@ -129,7 +137,7 @@ impl<F: Handler<Kinds, S>, Kinds, S> WithoutState<F, Kinds, S> {
 }
 
 impl<F: Handler<Kinds, ()>, Kinds> Service<Delivery> for WithoutState<F, Kinds, ()> {
-    type Response = ();
+    type Response = Answer<F::Future>;
     type Error = HandlerError;
     type Future = HandlerFuture<F::Future>;
 
@@ -163,7 +171,7 @@ pub struct WithState<F, Kinds, S> {
 }
 
 impl<F: Handler<Kinds, S>, Kinds, S> Service<Delivery> for WithState<F, Kinds, S> {
-    type Response = ();
+    type Response = Answer<F::Future>;
     type Error = HandlerError;
     type Future = HandlerFuture<F::Future>;
 
@@ -188,10 +196,13 @@ impl<F, Kinds, S> fmt::Debug for WithState<F, Kinds, S> {
     }
 }
 
-type Outcome = Result<(), HandlerError>;
+/// The value that a function's future returns.
+type Answer<Fut> = <<Fut as Future>::Output as IntoOutcome>::Answer;
+
+type Outcome<Fut> = Result<Answer<Fut>, HandlerError>;
 
 /// The future of a function's service: the error of its arguments, or its result.
-pub type HandlerFuture<Fut> = Either<Ready<Outcome>, Map<Fut, fn(<Fut as Future>::Output) -> Outcome>>;
+pub type HandlerFuture<Fut> = Either<Ready<Outcome<Fut>>, Map<Fut, fn(<Fut as Future>::Output) -> Outcome<Fut>>>;
 
 fn run<F: Handler<Kinds, S>, Kinds, S>(function: &F, delivery: Delivery, state: &S) -> HandlerFuture<F::Future> {
     match function.call(delivery, state) {

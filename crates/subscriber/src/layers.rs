@@ -1,6 +1,7 @@
 //! Layers around a handler.
 //!
 //! Each is a [`tower_layer::Layer`] over any service of messages, so they combine with layers of `tower` and your own.
+//! Each returns the answer of the service, whatever its type, but for [`IdempotencyLayer`]: it keeps no answers.
 //! Each wraps the handler and the layers before it, so the last is the outermost and sees a message first:
 //!
 //! ```
@@ -46,7 +47,7 @@ pub use trace::{Trace, TraceLayer};
 pub use trace_context::TraceContext;
 
 /// The future of a layer's service.
-pub type LayerFuture = BoxFuture<'static, Result<(), HandlerError>>;
+pub type LayerFuture<Answer = ()> = BoxFuture<'static, Result<Answer, HandlerError>>;
 
 #[cfg(test)]
 mod tests {

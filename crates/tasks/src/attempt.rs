@@ -4,7 +4,6 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use postrider_core::Moment;
 use postrider_core::task::{
@@ -12,9 +11,11 @@ use postrider_core::task::{
 };
 use postrider_subscriber::{CancellationToken, HandlerError};
 use tokio::time::Instant;
+use tower::ServiceExt;
 
+use crate::context::TaskContext;
 use crate::decide::{self, Attempt};
-use crate::handler::{Handlers, TaskContext};
+use crate::handlers::{Answer, Handlers};
 use crate::running::{Attempts, Running, StopReason};
 
 /// Runs the attempts of a worker.
@@ -28,6 +29,8 @@ pub(crate) struct Runner {
     /// Time for a handler to end after it was cancelled.
     pub(crate) cancel_timeout: Duration,
     pub(crate) max_result_bytes: usize,
+    /// Cancelled when a stop is requested, so that tasks that wait for a permit are released.
+    pub(crate) stopping: Arc<CancellationToken>,
 }
 
 /// An attempt that has ended.
@@ -82,8 +85,6 @@ fn left_in(outcome: &TaskOutcome, mode: TaskMode) -> TaskState {
     }
 }
 
-type Answer = Result<Option<Bytes>, HandlerError>;
-
 impl Runner {
     /// Runs an attempt to its end. `asked` is the time of the claim; `must_stop` is cancelled when the time limit of
     /// the worker's stop has ended.
@@ -104,17 +105,18 @@ impl Runner {
         };
         let place = self.attempts.begin(task.lease, asked);
         let running = &*place.running;
-        if !running.is_leased() {
+        if !running.control.is_leased() {
             // The process was suspended, or the store was slow: another worker may have it by now. If none has, it is
             // released.
             return ended(Some(TaskOutcome::Released));
         }
         let context = TaskContext::new(task.clone(), self.worker.clone(), place.running.clone());
+        let delivery = context.into_delivery(handler.queue.clone(), self.attempts.lease).with_stopping(&self.stopping);
         // Called inside the future, because a handler may also panic before its first await.
-        let work = AssertUnwindSafe(async { handler(context).await }).catch_unwind();
+        let work = AssertUnwindSafe(async { handler.service.clone().oneshot(delivery).await }).catch_unwind();
         let work = work.map(|ended| ended.unwrap_or_else(|panic| Err(HandlerError::panicked(&*panic))));
         let answer = self.supervise(work, &task, running, must_stop).await;
-        let (stopped, is_released) = (running.stop_reason(), running.is_released());
+        let (stopped, by_hand) = (running.stop_reason(), running.control.decided());
         drop(place);
         let attempt = Attempt {
             attempt_count: task.attempt_count,
@@ -129,8 +131,7 @@ impl Runner {
                 let error = "the deadline passed before it was done".to_owned();
                 Some(TaskOutcome::Dead { reason: DeadReason::Deadline, error })
             }
-            _ if is_released => Some(TaskOutcome::Released),
-            _ => Some(decide::answered(&attempt, answer, self.max_result_bytes)),
+            _ => Some(decide::answered(&attempt, by_hand, answer, self.max_result_bytes)),
         })
     }
 
@@ -158,7 +159,7 @@ impl Runner {
         tokio::select! {
             biased;
             answer = &mut work => return answer,
-            () = running.cancel.cancelled() => {}
+            () = running.control.cancellation().cancelled() => {}
             reason = too_late => running.stop(reason),
             () = must_stop.cancelled() => running.stop(StopReason::WorkerStopped),
         }

@@ -11,6 +11,7 @@ use postrider_core::task::{
 };
 use postrider_core::{Deadline, MessagingError, MessagingService, RowResults};
 
+use crate::kind::{self, TaskKind, TaskResultError};
 use crate::timing::Times;
 
 const CREATE: &str = "create a task";
@@ -170,6 +171,13 @@ where
             deadline.check("wait for a task")?;
             tokio::time::sleep(deadline.remaining().map_or(interval, |left| left.min(interval))).await;
         }
+    }
+
+    /// Waits until a task has ended, and returns its result.
+    ///
+    /// A task that is dead or canceled has none: the error names its state and its last error.
+    pub async fn result<K: TaskKind>(&self, id: TaskId, deadline: Deadline) -> Result<K::Result, TaskResultError> {
+        kind::result_of::<K>(self.ended(id, deadline).await?)
     }
 
     /// Creates a schedule, or changes the one of its name. If its times stay the same it keeps its next run, so that a

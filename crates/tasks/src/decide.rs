@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use postrider_core::RetryStrategy;
 use postrider_core::task::{DeadReason, TaskOutcome};
+use postrider_core::{Disposition, Nack, RetryStrategy};
 use postrider_subscriber::{ErrorKind, HandlerError};
+
+use crate::handlers::Answer;
 
 /// An attempt that has ended.
 #[derive(Debug, Clone, Copy)]
@@ -19,12 +20,25 @@ pub(crate) struct Attempt<'t> {
     pub(crate) random: f64,
 }
 
-/// The outcome of a task whose handler returned this.
+/// The outcome of a task whose handler returned this. What it decided by hand, through its
+/// [`Control`](postrider_subscriber::Control), counts more than what it returned.
 pub(crate) fn answered(
     attempt: &Attempt<'_>,
-    answer: Result<Option<Bytes>, HandlerError>,
+    by_hand: Option<Disposition>,
+    answer: Answer,
     max_result_bytes: usize,
 ) -> TaskOutcome {
+    let answer = match by_hand {
+        None => answer,
+        Some(Disposition::Ack) => Ok(answer.unwrap_or_default()),
+        Some(Disposition::Nack(Nack::Release)) => return TaskOutcome::Released,
+        Some(Disposition::Nack(Nack::Retry { after, error })) => {
+            Err(HandlerError::retry_after(after, error.unwrap_or_else(|| "the handler asked for a retry".to_owned())))
+        }
+        Some(Disposition::Nack(Nack::DeadLetter { reason, error })) => {
+            Err(HandlerError::permanent(error.unwrap_or_else(|| reason.to_string())))
+        }
+    };
     match answer {
         Ok(Some(result)) if result.len() > max_result_bytes => {
             let error = format!(
@@ -102,6 +116,25 @@ mod tests {
             TaskOutcome::Dead { reason, .. } => Some(reason),
             _ => None,
         }
+    }
+
+    fn answered(attempt: &Attempt<'_>, answer: Answer, max_result_bytes: usize) -> TaskOutcome {
+        super::answered(attempt, None, answer, max_result_bytes)
+    }
+
+    #[test]
+    fn a_decision_by_hand_counts_more_than_the_answer() {
+        let outcome = |by_hand, answer| super::answered(&attempt(1), Some(by_hand), answer, 10);
+        let failed = || Err(HandlerError::permanent("no"));
+        assert_eq!(outcome(Disposition::Ack, failed()), TaskOutcome::Succeeded { result: None });
+        let done = outcome(Disposition::Ack, Ok(Some("yes".into())));
+        assert_eq!(done, TaskOutcome::Succeeded { result: Some("yes".into()) });
+        assert_eq!(outcome(Disposition::Nack(Nack::Release), failed()), TaskOutcome::Released);
+        let minute = Duration::from_secs(60);
+        let later = Disposition::Nack(Nack::retry_after(minute).with_error("busy"));
+        assert_eq!(outcome(later, Ok(None)), TaskOutcome::Retry { after: minute, error: "busy".into() });
+        let dead = TaskOutcome::Dead { reason: DeadReason::Permanent, error: "bad".into() };
+        assert_eq!(outcome(Disposition::Nack(Nack::dead_letter("bad")), Ok(None)), dead);
     }
 
     #[test]

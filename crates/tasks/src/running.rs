@@ -1,13 +1,12 @@
 //! The running attempts of this process, and the heartbeats that renew their leases.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use postrider_core::task::{Heartbeat, Progress, TaskLease, TaskStanding, TaskState, TaskStore};
 use postrider_core::{Deadline, MessagingError, Moment};
-use postrider_subscriber::CancellationToken;
+use postrider_subscriber::{CancellationToken, Control};
 
 /// Interval at which running tasks are checked for a cancel, which reaches the handler within a second.
 const CHECK_INTERVAL: Duration = Duration::from_millis(400);
@@ -32,38 +31,29 @@ pub enum StopReason {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) lease: TaskLease,
-    pub(crate) cancel: CancellationToken,
+    /// Has the lease's end, the handler's token and its own decision.
+    pub(crate) control: Control,
     reason: OnceLock<StopReason>,
-    is_released: AtomicBool,
     // Mutexes, held for a move: a handler may report progress from any of its tasks.
     progress: Mutex<Option<Progress>>,
     renewed: Mutex<Moment>,
-    lasts: Duration,
 }
 
 impl Running {
-    /// Whether its lease certainly has not ended, by the clock of this process, counted from its last request.
-    pub(crate) fn is_leased(&self) -> bool {
-        lock(&self.renewed).elapsed() < self.lasts
+    /// Records that the lease was requested at this moment.
+    fn renew(&self, lease: Duration, requested: Moment) {
+        *lock(&self.renewed) = requested;
+        self.control.is_leased_for(lease, requested);
     }
 
     /// Cancels the handler. The first reason counts.
     pub(crate) fn stop(&self, reason: StopReason) {
         let _ = self.reason.set(reason);
-        self.cancel.cancel();
+        self.control.cancellation().cancel();
     }
 
     pub(crate) fn stop_reason(&self) -> Option<StopReason> {
         self.reason.get().copied()
-    }
-
-    /// Marks the attempt as not started, so that it does not count.
-    pub(crate) fn release(&self) {
-        self.is_released.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_released(&self) -> bool {
-        self.is_released.load(Ordering::Relaxed)
     }
 
     pub(crate) fn note_progress(&self, progress: Progress) {
@@ -90,7 +80,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub(crate) struct Attempts {
     /// Length of a lease.
-    lease: Duration,
+    pub(crate) lease: Duration,
     // A mutex, held for a look-up: twice an attempt, and by the heartbeat.
     running: Mutex<HashMap<TaskLease, Arc<Running>>>,
 }
@@ -117,13 +107,12 @@ impl Attempts {
     pub(crate) fn begin(&self, lease: TaskLease, asked: Moment) -> Registered<'_> {
         let running = Arc::new(Running {
             lease,
-            cancel: CancellationToken::new(),
+            control: Control::new(),
             reason: OnceLock::new(),
-            is_released: AtomicBool::new(false),
             progress: Mutex::default(),
             renewed: Mutex::new(asked),
-            lasts: self.lease,
         });
+        running.renew(self.lease, asked);
         lock(&self.running).insert(lease, running.clone());
         Registered { attempts: self, running }
     }
@@ -193,7 +182,7 @@ async fn renew<S: TaskStore>(
             for ((running, _), standing) in to_renew.into_iter().zip(standings) {
                 match standing {
                     // Counted from before the call, because the store counts from within it.
-                    TaskStanding::Held | TaskStanding::Spent => *lock(&running.renewed) = requested,
+                    TaskStanding::Held | TaskStanding::Spent => running.renew(lease, requested),
                     TaskStanding::Lost(state) => running.stop(reason_of(state)),
                 }
             }
@@ -208,7 +197,7 @@ async fn renew<S: TaskStore>(
             let is_over = |error: &MessagingError| matches!(error, MessagingError::Closed { .. });
             for (running, progress) in to_renew {
                 running.return_progress(progress);
-                if is_over(&error) || !running.is_leased() {
+                if is_over(&error) || !running.control.is_leased() {
                     // Another worker may have it by now.
                     running.stop(StopReason::LeaseLost);
                 }

@@ -5,14 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use postrider_core::message::MAX_DURATION;
 use postrider_core::task::{TaskMode, TaskOutcome, TaskStore, TaskType};
-use postrider_core::{MessagingError, MessagingService};
-use postrider_subscriber::{CancellationToken, HandlerError, Shutdown};
+use postrider_core::{Json, MessagingError, MessagingService};
+use postrider_subscriber::{CancellationToken, Delivery, FromDelivery, HandlerError, IntoHandler, Shutdown};
+use tower::{Service, ServiceExt};
 
 use crate::attempt::{EndedAttempt, Runner};
+use crate::context::TaskContext;
 use crate::delivered;
-use crate::handler::{Handlers, IntoTaskResult, TaskContext};
+use crate::handlers::{Handlers, IntoTaskResult};
+use crate::kind::TaskKind;
 use crate::observer::{Counters, TaskCounts, TaskEnded, TaskObserver, log_failure};
 use crate::polling::Polling;
 use crate::running::{Attempts, keep_alive};
@@ -112,22 +116,79 @@ where
     ///
     /// Its return value is the task's result; an error is retried by the task's strategy, unless it was marked as
     /// permanent ([`Classify`](postrider_subscriber::Classify)).
-    pub fn handler<F, Fut, R, E>(mut self, task_type: impl AsRef<str>, handler: F) -> Self
+    pub fn handler<F, Fut, R, E>(self, task_type: impl AsRef<str>, handler: F) -> Self
     where
         F: Fn(TaskContext) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, E>> + Send + 'static,
         R: IntoTaskResult,
         E: Into<HandlerError>,
     {
-        match TaskType::new(task_type) {
-            Ok(task_type) if self.handlers.register(task_type.clone(), handler) => {}
-            Ok(task_type) => {
-                let why = format!("'{task_type}' has two handlers; a type has one");
-                self.wrong = self.wrong.or(Some(MessagingError::invalid("handler", why)));
+        let handler = Arc::new(handler);
+        let service = tower::service_fn(move |mut delivery: Delivery| {
+            let handler = handler.clone();
+            async move {
+                let context = TaskContext::from_delivery(&mut delivery, &())?;
+                handler(context).await.map_err(Into::into)?.into_task_result()
             }
-            // `build` returns the error, with all others.
-            Err(error) => self.wrong = self.wrong.or(Some(error)),
-        }
+        });
+        self.register(task_type, service)
+    }
+
+    /// Sets the handler of a type: an `async fn` with the [arguments](postrider_subscriber::extract) of a subscriber's
+    /// handler, in any order, or a service with [layers]. The task's payload is the body, and [`TaskContext`] is an
+    /// argument too. A function with a state is [`handler(function)`](postrider_subscriber::handler()) with its state.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use postrider_core::Json;
+    /// use postrider_tasks::layers::{RateLimitLayer, TimeoutLayer};
+    /// use postrider_tasks::{HandlerError, State, TaskContext, handler};
+    /// use tower::ServiceBuilder;
+    /// # use postrider_core::memory::MemoryProvider;
+    /// # use postrider_sqlite::SqliteTasks;
+    /// # use postrider_tasks::TaskWorkerBuilder;
+    ///
+    /// async fn greet(State(greeting): State<&'static str>, Json(name): Json<String>) -> Result<String, HandlerError> {
+    ///     Ok(format!("{greeting} {name}"))
+    /// }
+    ///
+    /// # fn add(worker: TaskWorkerBuilder<SqliteTasks, MemoryProvider>) -> TaskWorkerBuilder<SqliteTasks, MemoryProvider> {
+    /// let greet = ServiceBuilder::new()
+    ///     .layer(RateLimitLayer::new(100, Duration::from_secs(1)))
+    ///     .layer(TimeoutLayer::new(Duration::from_secs(5)))
+    ///     .service(handler(greet).with_state("hello"));
+    /// worker.service("greet", greet)
+    /// # }
+    /// ```
+    ///
+    /// [layers]: postrider_subscriber::layers
+    pub fn service<H, Kind, A>(self, task_type: impl AsRef<str>, handler: H) -> Self
+    where
+        H: IntoHandler<Kind, A>,
+        A: IntoTaskResult + 'static,
+    {
+        let service = handler.into_handler();
+        self.register(task_type, service.map_result(|answer: Result<A, _>| answer?.into_task_result()))
+    }
+
+    /// Sets the handler of a typed task: a function or service, as for [`service`](Self::service), which returns a
+    /// `Result` of the task's result. Its payload is an argument `Json<K>`.
+    pub fn handler_of<K: TaskKind, Kind>(self, handler: impl IntoHandler<Kind, K::Result>) -> Self {
+        let service = handler.into_handler();
+        self.register(K::TYPE, service.map_result(|answer: Result<K::Result, _>| Json(answer?).into_task_result()))
+    }
+
+    fn register<H>(mut self, task_type: impl AsRef<str>, service: H) -> Self
+    where
+        H: Service<Delivery, Response = Option<Bytes>, Error = HandlerError, Future: Send>,
+        H: Clone + Send + Sync + 'static,
+    {
+        let registered = TaskType::new(task_type).and_then(|task_type| {
+            let queue = self.store.routes().queue(&task_type)?;
+            self.handlers.register(task_type, queue, service)
+        });
+        // `build` returns the first error, with all others.
+        self.wrong = self.wrong.or(registered.err());
         self
     }
 
@@ -179,6 +240,7 @@ where
             timeout: options.timeout,
             cancel_timeout: options.cancel_timeout,
             max_result_bytes: store.max_payload_bytes(),
+            stopping: Arc::default(),
         };
         let (counters, is_away) = (Counters::default(), AtomicBool::new(false));
         let shared = Shared { store, runner, options, counters, observer, is_away };
@@ -332,9 +394,21 @@ where
             keep_alive(shared.store.clone(), shared.runner.attempts.clone(), shared.options.lease, end.clone());
         // A separate task, so that a slow call of the store does not cost the leases.
         let heartbeat = tokio::spawn(heartbeat);
-        let cause = match shared.store.routes().mode {
-            TaskMode::Polling => Ok(Polling::new(shared.clone()).run(&shutdown).await),
-            TaskMode::Queue => delivered::run(shared.clone(), provider, &shutdown).await,
+        let run = async {
+            match shared.store.routes().mode {
+                TaskMode::Polling => Ok(Polling::new(shared.clone()).run(&shutdown).await),
+                TaskMode::Queue => delivered::run(shared.clone(), provider, &shutdown).await,
+            }
+        };
+        let stopping = async {
+            shutdown.requested().await;
+            shared.runner.stopping.cancel();
+            std::future::pending().await
+        };
+        let cause = tokio::select! {
+            cause = run => cause,
+            // It only tells the attempts, and never ends.
+            cause = stopping => cause,
         };
         end.cancel();
         // It ends at once, or it has panicked.

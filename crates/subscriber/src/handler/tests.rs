@@ -38,7 +38,7 @@ fn order() -> Delivery {
     encoded(&Json(Order { id: 7 }))
 }
 
-async fn handled<S>(service: S, delivery: Delivery) -> Outcome
+async fn handled<S>(service: S, delivery: Delivery) -> Result<(), HandlerError>
 where
     S: Service<Delivery, Response = (), Error = HandlerError, Future: Send> + Clone + Send + Sync + 'static,
 {

@@ -82,17 +82,17 @@ pub struct ConcurrencyLimit<S> {
 
 impl<S> Service<Delivery> for ConcurrencyLimit<S>
 where
-    S: Service<Delivery, Response = (), Error = HandlerError, Future: Send + 'static> + Clone + Send + 'static,
+    S: Service<Delivery, Error = HandlerError, Future: Send + 'static> + Clone + Send + 'static,
 {
-    type Response = ();
+    type Response = S::Response;
     type Error = HandlerError;
-    type Future = LayerFuture;
+    type Future = LayerFuture<S::Response>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HandlerError>> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, delivery: Delivery) -> LayerFuture {
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
         let limits = &self.layer.limits;
         let Some(key) = (limits.key_of)(&delivery) else { return self.inner.call(delivery).boxed() };
         let mut permit = KeyPermit::new(limits.clone(), key);

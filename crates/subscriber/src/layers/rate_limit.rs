@@ -99,17 +99,17 @@ pub struct RateLimit<S> {
 
 impl<S> Service<Delivery> for RateLimit<S>
 where
-    S: Service<Delivery, Response = (), Error = HandlerError, Future: Send + 'static> + Clone + Send + 'static,
+    S: Service<Delivery, Error = HandlerError, Future: Send + 'static> + Clone + Send + 'static,
 {
-    type Response = ();
+    type Response = S::Response;
     type Error = HandlerError;
-    type Future = LayerFuture;
+    type Future = LayerFuture<S::Response>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HandlerError>> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, delivery: Delivery) -> LayerFuture {
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
         let bucket = self.bucket.clone();
         // The ready service goes with the message; its clone must become ready again.
         let clone = self.inner.clone();

@@ -47,17 +47,17 @@ pub struct Timeout<S> {
 
 impl<S> Service<Delivery> for Timeout<S>
 where
-    S: Service<Delivery, Response = (), Error = HandlerError, Future: Send + 'static>,
+    S: Service<Delivery, Response: 'static, Error = HandlerError, Future: Send + 'static>,
 {
-    type Response = ();
+    type Response = S::Response;
     type Error = HandlerError;
-    type Future = LayerFuture;
+    type Future = LayerFuture<S::Response>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HandlerError>> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, delivery: Delivery) -> LayerFuture {
+    fn call(&mut self, delivery: Delivery) -> Self::Future {
         let token = delivery.cancellation().clone();
         limited(self.after, vec![token], self.inner.call(delivery)).boxed()
     }

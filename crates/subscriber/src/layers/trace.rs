@@ -43,17 +43,17 @@ pub struct Trace<S> {
 
 impl<S> Service<Delivery> for Trace<S>
 where
-    S: Service<Delivery, Response = (), Error = HandlerError, Future: Send + 'static>,
+    S: Service<Delivery, Error = HandlerError, Future: Send + 'static>,
 {
-    type Response = ();
+    type Response = S::Response;
     type Error = HandlerError;
-    type Future = LayerFuture;
+    type Future = LayerFuture<S::Response>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HandlerError>> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut delivery: Delivery) -> LayerFuture {
+    fn call(&mut self, mut delivery: Delivery) -> Self::Future {
         let context = TraceContext::for_delivery(&delivery);
         let envelope = &delivery.envelope;
         let span = tracing::info_span!(
@@ -77,7 +77,7 @@ where
         async move {
             let outcome = running.await;
             match &outcome {
-                Ok(()) => tracing::debug!("handled"),
+                Ok(_) => tracing::debug!("handled"),
                 Err(error) => tracing::warn!(kind = ?error.kind(), %error, "failed"),
             }
             outcome

@@ -10,6 +10,7 @@ mod logging;
 mod replaying;
 mod scheduling;
 mod stopping;
+mod typed;
 mod working;
 
 use std::future::Future;

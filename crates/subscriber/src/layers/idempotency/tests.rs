@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Another delivery of the same message.
 fn again(of: &Delivery) -> Delivery {
-    Delivery::new(of.body.clone(), of.envelope.clone(), Default::default())
+    Delivery::new(of.body.clone(), of.envelope.clone(), Control::new())
 }
 
 /// Counts the runs of a handler that takes a while, or fails a number of times.

@@ -1,16 +1,12 @@
-//! Handlers of tasks, and what they get.
+//! The task that a handler gets, and the same task as a message.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use postrider_core::task::{ClaimedTask, Progress, TaskId, TaskType};
-use postrider_core::{Json, Key, Message, MessagingError, Priority, Timestamp};
-use postrider_subscriber::{CancellationToken, HandlerError};
-use serde::Serialize;
+use postrider_core::{ContentType, Envelope, Headers, Key, MessageId, MessagingError, Priority, QueueName, Timestamp};
+use postrider_subscriber::{CancellationToken, Delivery, FromDelivery, HandlerError};
 use serde::de::DeserializeOwned;
 
 use crate::running::{Running, StopReason};
@@ -98,13 +94,13 @@ impl TaskContext {
     /// two workers must not run at the same time: in a process that was suspended the lease may have ended before
     /// [`cancellation`](Self::cancellation) signals it.
     pub fn is_leased(&self) -> bool {
-        self.running.is_leased()
+        self.running.control.is_leased()
     }
 
     /// Cancelled when the result is no longer needed: the task was canceled, its deadline or time-out has passed, its
     /// lease was lost, or the worker must stop. A handler that ignores it is dropped a little later.
     pub fn cancellation(&self) -> &CancellationToken {
-        &self.running.cancel
+        self.running.control.cancellation()
     }
 
     /// Why it was cancelled.
@@ -123,80 +119,38 @@ impl TaskContext {
     /// Releases the task: whatever the handler returns, the task is due again at once and the attempt is not counted.
     /// For a handler that cannot work at all; if that will not change, it should stop its worker as well.
     pub fn release(&self) {
-        self.running.release();
+        self.running.control.release();
+    }
+
+    /// The task as a message for the subscriber's services: its body is the payload, its id and its counts are the
+    /// task's, and it has no headers. The context is one of its extensions.
+    pub(crate) fn into_delivery(self, queue: QueueName, lease: Duration) -> Delivery {
+        let (task, now) = (&self.task, Timestamp::now());
+        let envelope = Envelope {
+            id: MessageId::from_uuid(*task.lease.id.as_uuid()),
+            queue,
+            // Not known: a payload is bytes, usually JSON.
+            content_type: ContentType::OCTET_STREAM,
+            headers: Headers::new(),
+            ordering_key: task.ordering_key.clone(),
+            dedup_key: None,
+            priority: task.priority,
+            expires_at: task.time_left.map(|left| now.saturating_add(left)),
+            receive_count: task.attempt_count,
+            attempts_count: task.attempt_count.saturating_sub(1),
+            enqueued_at: task.created_at,
+            first_attempt_at: now.saturating_sub(task.since_first_attempt),
+            lease_expires_at: now.saturating_add(lease),
+        };
+        let mut delivery = Delivery::new(task.payload.clone(), envelope, self.running.control.clone());
+        delivery.extensions_mut().insert(self);
+        delivery
     }
 }
 
-/// The result of a handler: nothing, bytes, text, or a value as [`Json`].
-pub trait IntoTaskResult {
-    /// Converts it to the stored result.
-    fn into_task_result(self) -> Result<Option<Bytes>, HandlerError>;
-}
-
-impl IntoTaskResult for () {
-    fn into_task_result(self) -> Result<Option<Bytes>, HandlerError> {
-        Ok(None)
-    }
-}
-
-macro_rules! bytes_as_result {
-    ($($type:ty),*) => {
-        $(impl IntoTaskResult for $type {
-            fn into_task_result(self) -> Result<Option<Bytes>, HandlerError> {
-                Ok(Some(self.into()))
-            }
-        })*
-    };
-}
-
-bytes_as_result!(Bytes, Vec<u8>, String, &'static str);
-
-impl<T: IntoTaskResult> IntoTaskResult for Option<T> {
-    fn into_task_result(self) -> Result<Option<Bytes>, HandlerError> {
-        self.map_or(Ok(None), T::into_task_result)
-    }
-}
-
-impl<T: Serialize> IntoTaskResult for Json<T> {
-    fn into_task_result(self) -> Result<Option<Bytes>, HandlerError> {
-        Message::json(&self.0).map(|message| Some(message.body)).map_err(HandlerError::permanent)
-    }
-}
-
-type Answer = Result<Option<Bytes>, HandlerError>;
-type Handler = Arc<dyn Fn(TaskContext) -> BoxFuture<'static, Answer> + Send + Sync>;
-
-/// The handlers of a worker, by type.
-#[derive(Clone, Default)]
-pub(crate) struct Handlers(BTreeMap<TaskType, Handler>);
-
-impl Handlers {
-    /// Sets the handler of a type. Returns whether the type had none before.
-    pub(crate) fn register<F, Fut, R, E>(&mut self, task_type: TaskType, handler: F) -> bool
-    where
-        F: Fn(TaskContext) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<R, E>> + Send + 'static,
-        R: IntoTaskResult,
-        E: Into<HandlerError>,
-    {
-        let handler: Handler = Arc::new(move |context| {
-            let answer = handler(context);
-            async move { answer.await.map_err(Into::into)?.into_task_result() }.boxed()
-        });
-        self.0.insert(task_type, handler).is_none()
-    }
-
-    pub(crate) fn types(&self) -> Vec<TaskType> {
-        self.0.keys().cloned().collect()
-    }
-
-    pub(crate) fn get(&self, task_type: &TaskType) -> Option<&Handler> {
-        self.0.get(task_type)
-    }
-}
-
-impl fmt::Debug for Handlers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+impl<S> FromDelivery<S> for TaskContext {
+    fn from_delivery(delivery: &mut Delivery, _: &S) -> Result<Self, HandlerError> {
+        let no_task = || HandlerError::retryable("the message is not a task; run its handler by a task worker");
+        delivery.extensions().get().cloned().ok_or_else(no_task)
     }
 }
