@@ -6,7 +6,7 @@ use std::time::Duration;
 use postrider_core::{Message, MessagingError, Provider, QueueName, ReceiveOptions, Settlement};
 use tokio::time::Instant;
 
-use crate::probe::soon;
+use crate::probe::{TIME_LIMIT, soon};
 
 const MESSAGES: usize = 300;
 
@@ -77,19 +77,23 @@ pub async fn ended_sessions_lose_nothing<P: Provider>(
     assert!(seen.iter().all(|id| accepted.contains(id) || perhaps.contains(id)));
 }
 
-/// Uses a provider whose pool has one session, while another transaction locks the messages. `until_it_waits` ends when
+/// Uses a provider whose pool has one session, while another transaction locks the messages. `waits` answers whether
 /// that session waits for the lock, and `unlock` ends the lock.
 pub async fn an_exhausted_pool_says_so_and_recovers<P: Provider + Clone>(
     provider: &P,
     queue: &QueueName,
-    until_it_waits: impl Future<Output = ()>,
+    mut waits: impl AsyncFnMut() -> bool,
     unlock: impl Future<Output = ()>,
 ) {
     let send = {
         let (provider, queue) = (provider.clone(), queue.clone());
         tokio::spawn(async move { provider.send_message(&queue, Message::new("x"), soon()).await })
     };
-    until_it_waits.await;
+    let end = Instant::now() + TIME_LIMIT;
+    while !waits().await {
+        assert!(Instant::now() < end, "the send does not wait for the lock");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let busy = provider.queue_stats(queue, soon()).await.expect_err("the pool is exhausted");
     assert!(matches!(busy, MessagingError::Busy { .. }) && busy.is_retryable(), "{busy:?}");
     assert!(busy.to_string().contains("pool_size"), "{busy}");

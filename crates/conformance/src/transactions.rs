@@ -14,42 +14,37 @@ use postrider_core::{
 use crate::locks::AT_ONCE;
 use crate::probe::soon;
 
+/// An answer of the provider.
+pub type Answer<'a, T = ()> = BoxFuture<'a, Result<T, MessagingError>>;
+
 /// A program with a connection to the provider's database, and with a table of its own, `orders`.
 pub trait Caller: Send {
     /// Begins a transaction.
-    fn begin(&mut self) -> BoxFuture<'_, Box<dyn Transaction + '_>>;
+    fn begin<'c>(&'c mut self) -> BoxFuture<'c, Box<dyn Transaction<'c> + 'c>>;
 
     /// Counts the rows of `orders`.
     fn orders(&mut self) -> BoxFuture<'_, i64>;
 }
 
 /// An open transaction of a [`Caller`].
-pub trait Transaction: Send {
+pub trait Transaction<'c>: Send {
     /// Inserts a row into `orders`.
     fn insert(&mut self) -> BoxFuture<'_, ()>;
 
     /// Sends a message inside the transaction.
-    fn send<'a>(
-        &'a mut self,
-        queue: &'a QueueName,
-        message: &'a Message,
-    ) -> BoxFuture<'a, Result<MessageId, MessagingError>>;
+    fn send<'a>(&'a mut self, queue: &'a QueueName, message: &'a Message) -> Answer<'a, MessageId>;
 
     /// Acks a message inside the transaction.
-    fn ack<'a>(&'a mut self, receipt: &'a ReceiptHandle) -> BoxFuture<'a, Result<(), MessagingError>>;
+    fn ack<'a>(&'a mut self, receipt: &'a ReceiptHandle) -> Answer<'a>;
 
     /// Completes the work of an idempotency key inside the transaction.
-    fn complete<'a>(&'a mut self, token: &'a IdempotencyToken) -> BoxFuture<'a, Result<(), MessagingError>>;
+    fn complete<'a>(&'a mut self, token: &'a IdempotencyToken) -> Answer<'a>;
 
     /// Commits it.
-    fn commit<'a>(self: Box<Self>) -> BoxFuture<'a, ()>
-    where
-        Self: 'a;
+    fn commit(self: Box<Self>) -> BoxFuture<'c, ()>;
 
     /// Rolls it back.
-    fn rollback<'a>(self: Box<Self>) -> BoxFuture<'a, ()>
-    where
-        Self: 'a;
+    fn rollback(self: Box<Self>) -> BoxFuture<'c, ()>;
 }
 
 /// The queue of these tests.

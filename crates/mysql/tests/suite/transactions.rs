@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, TxOpts};
 use postrider_conformance::locks::AT_ONCE;
-use postrider_conformance::transactions::{self, Caller, Transaction, ids, received};
+use postrider_conformance::transactions::{self, Answer, Caller, Transaction, ids, received};
 use postrider_core::{
     Begun, IdempotencyKey, IdempotencyStore, IdempotencyToken, Limits, Message, MessageId, MessagingError,
     MessagingService, Nack, QueueName, ReceiptHandle, Standing,
@@ -31,7 +31,7 @@ impl Own {
 }
 
 impl Caller for Own {
-    fn begin(&mut self) -> BoxFuture<'_, Box<dyn Transaction + '_>> {
+    fn begin<'c>(&'c mut self) -> BoxFuture<'c, Box<dyn Transaction<'c> + 'c>> {
         Box::pin(async {
             let inner = self.client.start_transaction(TxOpts::default()).await.unwrap();
             Box::new(Open { store: &self.store, inner }) as Box<dyn Transaction>
@@ -48,52 +48,42 @@ struct Open<'c> {
     inner: mysql_async::Transaction<'c>,
 }
 
-impl Transaction for Open<'_> {
+impl<'c> Transaction<'c> for Open<'c> {
     fn insert(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async { self.inner.query_drop("insert into orders values ()").await.unwrap() })
     }
 
-    fn send<'a>(
-        &'a mut self,
-        queue: &'a QueueName,
-        message: &'a Message,
-    ) -> BoxFuture<'a, Result<MessageId, MessagingError>> {
+    fn send<'a>(&'a mut self, queue: &'a QueueName, message: &'a Message) -> Answer<'a, MessageId> {
         Box::pin(self.store.send_in(&mut self.inner, queue, message))
     }
 
-    fn ack<'a>(&'a mut self, receipt: &'a ReceiptHandle) -> BoxFuture<'a, Result<(), MessagingError>> {
+    fn ack<'a>(&'a mut self, receipt: &'a ReceiptHandle) -> Answer<'a> {
         Box::pin(self.store.ack_in(&mut self.inner, receipt))
     }
 
-    fn complete<'a>(&'a mut self, token: &'a IdempotencyToken) -> BoxFuture<'a, Result<(), MessagingError>> {
+    fn complete<'a>(&'a mut self, token: &'a IdempotencyToken) -> Answer<'a> {
         Box::pin(self.store.complete_in(&mut self.inner, token))
     }
 
-    fn commit<'a>(self: Box<Self>) -> BoxFuture<'a, ()>
-    where
-        Self: 'a,
-    {
+    fn commit(self: Box<Self>) -> BoxFuture<'c, ()> {
         Box::pin(async { self.inner.commit().await.unwrap() })
     }
 
-    fn rollback<'a>(self: Box<Self>) -> BoxFuture<'a, ()>
-    where
-        Self: 'a,
-    {
+    fn rollback(self: Box<Self>) -> BoxFuture<'c, ()> {
         Box::pin(async { self.inner.rollback().await.unwrap() })
     }
 }
 
-async fn with_caller(fixture: &Fixture) -> (MysqlProvider, Own) {
+async fn with_caller() -> (Fixture, MysqlProvider, Own) {
+    let fixture = Fixture::new();
     let provider = fixture.connect().await;
-    let own = Own::new(fixture, &provider).await;
-    (provider, own)
+    let own = Own::new(&fixture, &provider).await;
+    (fixture, provider, own)
 }
 
 #[tokio::test]
 async fn a_message_is_there_if_and_only_if_the_callers_changes_are() {
-    let fixture = Fixture::new();
-    let (provider, mut own) = with_caller(&fixture).await;
+    let (_fixture, provider, mut own) = with_caller().await;
     transactions::a_message_and_the_callers_changes_are_one(&provider, &mut own).await;
 }
 
@@ -108,8 +98,7 @@ async fn the_rules_are_the_same_as_for_any_send() {
 
 #[tokio::test]
 async fn a_send_that_fails_leaves_nothing_in_the_transaction() {
-    let fixture = Fixture::new();
-    let (provider, mut own) = with_caller(&fixture).await;
+    let (_fixture, provider, mut own) = with_caller().await;
     let refuse = "alter table message add constraint refused check (queue <> 'orders')";
     own.client.query_drop(refuse).await.unwrap();
     transactions::a_send_that_fails_leaves_nothing(&provider, &mut own).await;
@@ -117,29 +106,25 @@ async fn a_send_that_fails_leaves_nothing_in_the_transaction() {
 
 #[tokio::test]
 async fn an_ack_and_the_handlers_changes_are_one() {
-    let fixture = Fixture::new();
-    let (provider, mut own) = with_caller(&fixture).await;
+    let (_fixture, provider, mut own) = with_caller().await;
     transactions::an_ack_and_the_handlers_changes_are_one(&provider, &mut own).await;
 }
 
 #[tokio::test]
 async fn a_record_and_the_handlers_changes_are_one() {
-    let fixture = Fixture::new();
-    let (provider, mut own) = with_caller(&fixture).await;
+    let (_fixture, provider, mut own) = with_caller().await;
     transactions::a_record_and_the_handlers_changes_are_one(&provider, &mut own).await;
 }
 
 #[tokio::test]
 async fn a_keyed_send_in_an_open_transaction_delays_no_other_call() {
-    let fixture = Fixture::new();
-    let (provider, mut own) = with_caller(&fixture).await;
+    let (_fixture, provider, mut own) = with_caller().await;
     transactions::a_keyed_send_delays_no_other_call(&provider, &mut own).await;
 }
 
 #[tokio::test]
 async fn a_message_that_has_expired_does_not_swallow_one_that_is_sent_in_a_transaction() {
-    let fixture = Fixture::new();
-    let (provider, mut own) = with_caller(&fixture).await;
+    let (_fixture, provider, mut own) = with_caller().await;
     let send_new = async |new: &Message| {
         let mut transaction = own.begin().await;
         let id = transaction.send(&queue("orders"), new).await.unwrap();
@@ -151,20 +136,17 @@ async fn a_message_that_has_expired_does_not_swallow_one_that_is_sent_in_a_trans
 
 #[tokio::test]
 async fn a_message_released_meanwhile_is_not_acknowledged() {
-    let fixture = Fixture::new();
-    let (provider, mut own) = with_caller(&fixture).await;
+    let (_fixture, provider, mut own) = with_caller().await;
     transactions::a_message_released_meanwhile_is_not_acknowledged(&provider, &mut own).await;
 }
 
 #[tokio::test]
 async fn a_missing_record_delays_no_other_call() {
-    let fixture = Fixture::new();
-    let provider = fixture.connect().await;
+    let (_fixture, provider, mut own) = with_caller().await;
     let lease = Duration::from_secs(30);
     let begin = async |key: &str| provider.begin(&IdempotencyKey::new(key).unwrap(), lease, soon()).await.unwrap();
     let Begun::Fresh(token) = begin("orders/7").await else { panic!("it is fresh") };
     assert_eq!(provider.abandon(&token, soon()).await.unwrap(), Standing::Held);
-    let mut own = Own::new(&fixture, &provider).await;
     let mut transaction = own.begin().await;
     transaction.complete(&token).await.expect_err("it was abandoned");
     let others = tokio::time::timeout(AT_ONCE, begin("orders/8")).await;
@@ -174,13 +156,12 @@ async fn a_missing_record_delays_no_other_call() {
 
 #[tokio::test]
 async fn a_new_dedup_key_in_an_open_transaction_delays_no_other_key() {
-    let fixture = Fixture::new();
-    let (provider, orders) = (fixture.connect().await, queue("orders"));
+    let (_fixture, provider, mut own) = with_caller().await;
+    let orders = queue("orders");
     let with_key = |key: &str| Message::new("x").dedup_key(key).unwrap();
     for key in ["a", "z"] {
         provider.send_message(&orders, with_key(key), soon()).await.unwrap();
     }
-    let mut own = Own::new(&fixture, &provider).await;
     let mut transaction = own.begin().await;
     transaction.send(&orders, &with_key("m")).await.unwrap();
     let meanwhile = async {
@@ -195,11 +176,10 @@ async fn a_new_dedup_key_in_an_open_transaction_delays_no_other_key() {
 
 #[tokio::test]
 async fn the_holder_of_a_dedup_key_is_received_and_settled_beside_a_transaction_that_found_it() {
-    let fixture = Fixture::new();
-    let (provider, orders) = (fixture.connect().await, queue("orders"));
+    let (_fixture, provider, mut own) = with_caller().await;
+    let orders = queue("orders");
     let with_key = |body: &'static str| Message::new(body).dedup_key("d").unwrap();
     let holder = provider.send_message(&orders, with_key("holder"), soon()).await.unwrap();
-    let mut own = Own::new(&fixture, &provider).await;
     let mut transaction = own.begin().await;
     let met = transaction.send(&orders, &with_key("second")).await.unwrap();
     assert_eq!(met, holder);
@@ -218,12 +198,11 @@ async fn the_holder_of_a_dedup_key_is_received_and_settled_beside_a_transaction_
 
 #[tokio::test]
 async fn a_transaction_that_acks_the_holder_of_a_dedup_key_can_send_with_it() {
-    let fixture = Fixture::new();
-    let (provider, orders) = (fixture.connect().await, queue("orders"));
+    let (_fixture, provider, mut own) = with_caller().await;
+    let orders = queue("orders");
     let with_key = |body: &'static str| Message::new(body).dedup_key("d").unwrap();
     provider.send_message(&orders, with_key("1"), soon()).await.unwrap();
     let receipt = received(&provider).await.remove(0).into_receipt();
-    let mut own = Own::new(&fixture, &provider).await;
     let mut transaction = own.begin().await;
     transaction.ack(&receipt).await.unwrap();
     let next = with_key("2");
@@ -234,8 +213,8 @@ async fn a_transaction_that_acks_the_holder_of_a_dedup_key_can_send_with_it() {
 
 #[tokio::test]
 async fn an_ack_with_an_expired_lease_delays_no_other_call() {
-    let fixture = Fixture::new();
-    let (provider, orders) = (fixture.connect().await, queue("orders"));
+    let (_fixture, provider, mut own) = with_caller().await;
+    let orders = queue("orders");
     provider.send_message(&orders, Message::new("twice"), soon()).await.unwrap();
     let twice = received(&provider).await.remove(0).into_receipt();
     let mut receipts = Vec::new();
@@ -246,7 +225,6 @@ async fn an_ack_with_an_expired_lease_delays_no_other_call() {
         provider.ack_message(&orders, receipt.clone(), soon()).await.unwrap();
         receipts.push(receipt);
     }
-    let mut own = Own::new(&fixture, &provider).await;
     let mut transaction = own.begin().await;
     transaction.ack(&twice).await.unwrap();
     receipts.push(twice);

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use postrider_conformance::transactions::{self, Caller, Transaction, ids, received};
+use postrider_conformance::transactions::{self, Answer, Caller, Transaction, ids, received};
 use postrider_core::{
-    ContentType, IdempotencyToken, Limits, Message, MessageId, MessagingError, MessagingService, QueueName,
-    ReceiptHandle, ReceiveOptions,
+    ContentType, IdempotencyToken, Limits, Message, MessageId, MessagingService, QueueName, ReceiptHandle,
+    ReceiveOptions,
 };
 use postrider_postgres::tokio_postgres::{self, Client};
 use postrider_postgres::{PostgresOptions, PostgresProvider, PostgresStore};
@@ -31,7 +31,7 @@ impl Own {
 }
 
 impl Caller for Own {
-    fn begin(&mut self) -> BoxFuture<'_, Box<dyn Transaction + '_>> {
+    fn begin<'c>(&'c mut self) -> BoxFuture<'c, Box<dyn Transaction<'c> + 'c>> {
         Box::pin(async {
             let inner = self.client.transaction().await.unwrap();
             Box::new(Open { store: &self.store, schema: &self.schema, inner }) as Box<dyn Transaction>
@@ -52,7 +52,7 @@ struct Open<'c> {
     inner: tokio_postgres::Transaction<'c>,
 }
 
-impl Transaction for Open<'_> {
+impl<'c> Transaction<'c> for Open<'c> {
     fn insert(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             let insert = format!("insert into {}.orders default values", self.schema);
@@ -60,47 +60,37 @@ impl Transaction for Open<'_> {
         })
     }
 
-    fn send<'a>(
-        &'a mut self,
-        queue: &'a QueueName,
-        message: &'a Message,
-    ) -> BoxFuture<'a, Result<MessageId, MessagingError>> {
+    fn send<'a>(&'a mut self, queue: &'a QueueName, message: &'a Message) -> Answer<'a, MessageId> {
         Box::pin(self.store.send_in(&mut self.inner, queue, message))
     }
 
-    fn ack<'a>(&'a mut self, receipt: &'a ReceiptHandle) -> BoxFuture<'a, Result<(), MessagingError>> {
+    fn ack<'a>(&'a mut self, receipt: &'a ReceiptHandle) -> Answer<'a> {
         Box::pin(self.store.ack_in(&mut self.inner, receipt))
     }
 
-    fn complete<'a>(&'a mut self, token: &'a IdempotencyToken) -> BoxFuture<'a, Result<(), MessagingError>> {
+    fn complete<'a>(&'a mut self, token: &'a IdempotencyToken) -> Answer<'a> {
         Box::pin(self.store.complete_in(&mut self.inner, token))
     }
 
-    fn commit<'a>(self: Box<Self>) -> BoxFuture<'a, ()>
-    where
-        Self: 'a,
-    {
+    fn commit(self: Box<Self>) -> BoxFuture<'c, ()> {
         Box::pin(async { self.inner.commit().await.unwrap() })
     }
 
-    fn rollback<'a>(self: Box<Self>) -> BoxFuture<'a, ()>
-    where
-        Self: 'a,
-    {
+    fn rollback(self: Box<Self>) -> BoxFuture<'c, ()> {
         Box::pin(async { self.inner.rollback().await.unwrap() })
     }
 }
 
-async fn with_caller(fixture: &Fixture) -> (PostgresProvider, Own) {
+async fn with_caller() -> (Fixture, PostgresProvider, Own) {
+    let fixture = Fixture::new();
     let provider = fixture.connect().await;
-    let own = Own::new(fixture, &provider).await;
-    (provider, own)
+    let own = Own::new(&fixture, &provider).await;
+    (fixture, provider, own)
 }
 
 #[tokio::test]
 async fn a_message_is_there_if_and_only_if_the_callers_changes_are() {
-    let fixture = Fixture::new();
-    let (provider, mut own) = with_caller(&fixture).await;
+    let (_fixture, provider, mut own) = with_caller().await;
     transactions::a_message_and_the_callers_changes_are_one(&provider, &mut own).await;
 }
 
@@ -115,8 +105,7 @@ async fn the_rules_are_the_same_as_for_any_send() {
 
 #[tokio::test]
 async fn a_send_that_fails_leaves_nothing_in_the_transaction() {
-    let fixture = Fixture::new();
-    let (provider, mut own) = with_caller(&fixture).await;
+    let (fixture, provider, mut own) = with_caller().await;
     let refuse = format!("alter table {}.message add constraint refused check (queue <> 'orders')", fixture.schema);
     own.client.batch_execute(&refuse).await.unwrap();
     transactions::a_send_that_fails_leaves_nothing(&provider, &mut own).await;
@@ -124,22 +113,19 @@ async fn a_send_that_fails_leaves_nothing_in_the_transaction() {
 
 #[tokio::test]
 async fn an_ack_and_the_handlers_changes_are_one() {
-    let fixture = Fixture::new();
-    let (provider, mut own) = with_caller(&fixture).await;
+    let (_fixture, provider, mut own) = with_caller().await;
     transactions::an_ack_and_the_handlers_changes_are_one(&provider, &mut own).await;
 }
 
 #[tokio::test]
 async fn a_record_and_the_handlers_changes_are_one() {
-    let fixture = Fixture::new();
-    let (provider, mut own) = with_caller(&fixture).await;
+    let (_fixture, provider, mut own) = with_caller().await;
     transactions::a_record_and_the_handlers_changes_are_one(&provider, &mut own).await;
 }
 
 #[tokio::test]
 async fn a_keyed_send_in_an_open_transaction_delays_no_other_call() {
-    let fixture = Fixture::new();
-    let (provider, mut own) = with_caller(&fixture).await;
+    let (_fixture, provider, mut own) = with_caller().await;
     transactions::a_keyed_send_delays_no_other_call(&provider, &mut own).await;
 }
 
@@ -227,7 +213,6 @@ async fn a_message_that_has_expired_does_not_swallow_one_that_is_sent_by_sql() {
 
 #[tokio::test]
 async fn a_message_released_meanwhile_is_not_acknowledged() {
-    let fixture = Fixture::new();
-    let (provider, mut own) = with_caller(&fixture).await;
+    let (_fixture, provider, mut own) = with_caller().await;
     transactions::a_message_released_meanwhile_is_not_acknowledged(&provider, &mut own).await;
 }
