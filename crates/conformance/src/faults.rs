@@ -2,12 +2,14 @@
 //!
 //! A provider crate passes its server's URL and a function that opens a provider by a URL; the connections go through
 //! a [`FaultProxy`]. [`storm_through`] runs a storm under one kind of fault, and the checker checks its history.
-//! [`lost_answers_are_told`] loses only the answers of single calls.
+//! [`lost_answers_are_told`] loses only the answers of single calls, and [`silence_is_given_up`] leaves the connection
+//! open.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use postrider_core::{Feature, Message, MessageId, MessagingError, Provider, QueueName, ReceiveOptions, Settlement};
 use tokio::time::Instant;
 
@@ -108,55 +110,73 @@ where
     }
 }
 
-fn no_proxy(error: std::io::Error) -> MessagingError {
-    MessagingError::Connection { provider: "proxy", detail: error.to_string(), source: Some(Arc::new(error)) }
+async fn proxy_before(url: &str) -> Result<FaultProxy, String> {
+    FaultProxy::before(url).await.map_err(|error| format!("no proxy could be started: {error}"))
+}
+
+fn failed(error: MessagingError) -> String {
+    error.to_string()
 }
 
 /// Runs a storm on the server at `url` under a fault. `open` opens a provider by a URL, which leads through the
-/// proxy.
+/// proxy. The error is a breach, or a message that can no longer be received.
 pub async fn storm_through<F, Fut, P>(
     fault: Fault,
     url: &str,
     open: F,
     settings: &Settings,
-) -> Result<StormReport, MessagingError>
+) -> Result<StormReport, String>
 where
     F: Fn(String) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<P, MessagingError>> + Send,
     P: Provider,
 {
-    let proxy = Arc::new(FaultProxy::before(url).await.map_err(no_proxy)?);
+    let proxy = Arc::new(proxy_before(url).await?);
     let harness = ProxiedHarness { proxy: proxy.clone(), open };
-    storm_under_faults(&harness, settings, fault.befall(&proxy)).await
+    let report = storm_under_faults(&harness, settings, fault.befall(&proxy)).await.map_err(failed)?;
+    report.ensure_clean().map_err(|breach| format!("{fault:?}: {breach}"))?;
+    Ok(report)
 }
 
 /// Results of calls whose answers were lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LostAnswers {
+#[derive(Debug, Default)]
+struct LostAnswers {
     /// Sends reported as unknown.
-    pub unknown_sends: usize,
+    unknown_sends: usize,
     /// Unknown sends that the server had carried out.
-    pub carried_out: usize,
+    carried_out: usize,
     /// Acks reported as unknown.
-    pub unknown_acks: usize,
+    unknown_acks: usize,
+}
+
+impl LostAnswers {
+    /// Whether answers of every kind were lost.
+    fn is_complete(&self) -> bool {
+        self.unknown_sends > 0 && self.carried_out > 0 && self.unknown_acks > 0
+    }
 }
 
 /// Upper bound of reply chunks that pass before an answer is lost: the steps of a transaction.
-pub const STEPS: u64 = 6;
+const STEPS: u64 = 6;
 
 /// Upper bound of rounds. The number of chunks of an answer varies, so a round can miss the commit's answer.
 const ROUNDS: u64 = 12;
 
-/// Loses the answers to sends and acks, one at a time and at each step of their transactions, on one provider. Each
-/// call must be reported as it was: unknown with the message's id, or failed with nothing done; never as done when no
-/// answer arrived. The error is the first breach.
-pub async fn lost_answers_are_told<P: Provider>(proxy: &FaultProxy, provider: &P) -> Result<LostAnswers, String> {
+/// Loses the answers to sends and acks, one at a time and at each step of their transactions, on one provider, which
+/// `open` opens by a URL. Each call must be reported as it was: unknown with the message's id, or failed with nothing
+/// done; never as done when no answer arrived. The error is the first breach.
+pub async fn lost_answers_are_told<P, Fut>(url: &str, open: impl FnOnce(String) -> Fut) -> Result<(), String>
+where
+    Fut: Future<Output = Result<P, MessagingError>>,
+    P: Provider,
+{
+    let proxy = &proxy_before(url).await?;
+    let provider = &open(proxy.url()).await.map_err(failed)?;
     let queue = QueueName::new(format!("lost_{:08x}", rand::random::<u32>())).map_err(|error| error.to_string())?;
-    let failed = |error: MessagingError| error.to_string();
     provider.ensure_queue(&queue, soon()).await.map_err(failed)?;
     let mut results = LostAnswers::default();
     for (round, step) in (0..ROUNDS).flat_map(|round| (0..STEPS).map(move |step| (round, step))) {
-        if round >= 2 && results.unknown_sends > 0 && results.carried_out > 0 && results.unknown_acks > 0 {
+        if round >= 2 && results.is_complete() {
             break;
         }
         warm_up(provider, &queue).await.map_err(failed)?;
@@ -196,13 +216,28 @@ pub async fn lost_answers_are_told<P: Provider>(proxy: &FaultProxy, provider: &P
         }
     }
     until_done(|| provider.delete_queue(&queue, soon())).await.map_err(failed)?;
-    Ok(results)
+    if results.is_complete() { Ok(()) } else { Err(format!("too few answers were lost: {results:?}")) }
 }
 
-/// Loses an answer after `chunks` reply chunks, on a connection that stays open and silent, as when the server's
-/// machine disappears. The provider must give the connection up after its own time-out, report the call as it was, and
-/// continue. The error is a breach.
-pub async fn silence_is_given_up<P: Provider>(proxy: &FaultProxy, provider: &P, chunks: u64) -> Result<(), String> {
+/// Loses an answer at each step of a send, each on a provider of its own, whose connection stays open and silent, as
+/// when the server's machine disappears. The provider must give the connection up after its own time-out, report the
+/// call as it was, and continue. `open` opens a provider by a URL. The error is a breach.
+pub async fn silence_is_given_up<P, Fut>(url: &str, open: impl Fn(String) -> Fut) -> Result<(), String>
+where
+    Fut: Future<Output = Result<P, MessagingError>>,
+    P: Provider,
+{
+    let open = &open;
+    let tries = (0..STEPS).map(|chunks| async move {
+        let proxy = proxy_before(url).await?;
+        let provider = open(proxy.url()).await.map_err(failed)?;
+        silence_after(&proxy, &provider, chunks).await
+    });
+    try_join_all(tries).await.map(drop)
+}
+
+/// Loses an answer after `chunks` reply chunks.
+async fn silence_after<P: Provider>(proxy: &FaultProxy, provider: &P, chunks: u64) -> Result<(), String> {
     let queue = QueueName::new(format!("silent_{:08x}", rand::random::<u32>())).map_err(|error| error.to_string())?;
     let failed = |error: MessagingError| format!("after {chunks} reply chunks: {error}");
     until_done(|| provider.ensure_queue(&queue, soon())).await.map_err(failed)?;

@@ -7,6 +7,10 @@
 //! The stores beside queues have suites of the same kind: [`exercise_idempotency`],
 //! [`exercise_state_records`], [`exercise_tasks`].
 //!
+//! Tests that only some providers have, because they need a hook into the server or a caller's transaction, are plain
+//! functions, which the provider's own tests call with their fixtures: [`archive`], [`faults`], [`locks`], [`order`],
+//! [`redrive`], [`sessions`], [`transactions`].
+//!
 //! **The invariant.** The suite sees a provider only from outside, through the contract and its own monotonic clock,
 //! and it accuses only when no order of events could excuse what it saw. [`broken`] providers show that it can
 //! accuse: each breaks one rule, and the test named for that fault must catch it.
@@ -15,6 +19,7 @@
 //! and tables are not behaviour. Sleeping for a lease's length: a test waits for what the store does, with a deadline,
 //! and measures how long it took.
 
+pub mod archive;
 pub mod broken;
 pub mod checker;
 mod exercise;
@@ -29,16 +34,20 @@ pub mod link;
 pub mod locks;
 #[cfg(feature = "model")]
 pub mod model;
+pub mod order;
 pub mod private_server;
 mod probe;
 pub mod processes;
 pub mod proxy;
 pub mod recorded;
 mod records_finding;
+pub mod redrive;
 mod rules;
+pub mod sessions;
 mod state_records;
 mod storm;
 pub mod tasks;
+pub mod transactions;
 
 pub use exercise::{Observer, Settings, exercise, sweep};
 pub use harness::{ClockShift, Harness};

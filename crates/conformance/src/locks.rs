@@ -15,7 +15,7 @@ use postrider_core::{
 use crate::probe::{LONG, soon};
 
 /// Time limit of a step: shorter than the default lock wait of a statement, longer than a busy machine takes.
-const AT_ONCE: Duration = Duration::from_secs(4);
+pub const AT_ONCE: Duration = Duration::from_secs(4);
 
 /// The number of leased messages that the transaction ends.
 const TAKEN: usize = 3;

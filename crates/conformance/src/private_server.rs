@@ -135,16 +135,13 @@ where
     let server = Arc::new(PrivateServer::start(script, service).map_err(|error| error.to_string())?);
     let url = server.url().to_owned();
     let (messages, kills) = if is_long { (20_000, 10) } else { (messages, 1) };
-    let settings = Settings { storm: StormSettings { messages, senders: 2, receivers: 3 }, ..Settings::default() };
+    let settings = Settings { storm: StormSettings::small(messages), ..Settings::default() };
     let faults = server.clone().crash_again_and_again(kills, after);
     let report = storm_under_faults(&move || open(url.clone()), &settings, faults).await;
     let report = report.map_err(|error| error.to_string())?;
-    let verdict = &report.verdict;
-    if !verdict.is_clean() || verdict.counts.live > 0 {
-        return Err(format!("seed {}: {verdict}", report.seed));
-    }
+    report.ensure_clean()?;
     if server.kills() == 0 {
-        return Err(format!("the storm ended before the server was killed: {verdict}"));
+        return Err(format!("the storm ended before the server was killed: {}", report.verdict));
     }
     Ok(())
 }

@@ -37,6 +37,13 @@ impl Default for StormSettings {
     }
 }
 
+impl StormSettings {
+    /// A storm with few workers, for a store under faults.
+    pub fn small(messages: usize) -> Self {
+        Self { messages, senders: 2, receivers: 3 }
+    }
+}
+
 /// The result of a storm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StormReport {
@@ -44,6 +51,14 @@ pub struct StormReport {
     pub seed: u64,
     /// The checker's verdict on its history.
     pub verdict: Verdict,
+}
+
+impl StormReport {
+    /// Fails with the verdict and the seed if a rule was broken or a message can no longer be received.
+    pub fn ensure_clean(&self) -> Result<(), String> {
+        let Self { seed, verdict } = self;
+        if verdict.is_clean() && verdict.counts.live == 0 { Ok(()) } else { Err(format!("seed {seed}: {verdict}")) }
+    }
 }
 
 /// The tests that report the checker's findings, by rule.

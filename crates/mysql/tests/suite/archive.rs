@@ -3,51 +3,31 @@
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
-use postrider_core::{
-    DeadLetterSelection, DeadLetters, Message, MessagingService, Nack, QueuedMessage, ReceiveOptions,
-};
+use postrider_conformance::archive::{Archived, ack_one_and_purge_one, kept_by};
 use postrider_mysql::{ArchivePolicy, MysqlOptions, MysqlProvider, mysql_async};
 
-use crate::{Fixture, options, queue, soon};
+use crate::{Fixture, options, soon};
 
-/// Returns the states, bodies and errors of archived messages, and the number of failed attempts.
-async fn archived(fixture: &Fixture) -> (Vec<(String, String, Option<String>)>, i64) {
+async fn archived(fixture: &Fixture) -> Archived {
     let mut client = fixture.client().await;
     let rows = "select state, cast(payload as char), last_error from message_archive order by id";
     let attempts: Option<i64> = client.query_first("select count(*) from failed_attempt").await.unwrap();
     (client.query(rows).await.unwrap(), attempts.unwrap())
 }
 
-async fn take(provider: &MysqlProvider) -> QueuedMessage {
-    let options = ReceiveOptions::default().wait(Duration::from_secs(10));
-    provider.receive_messages(&queue("orders"), &options, soon()).await.unwrap().remove(0)
-}
-
-/// Retries and acks one message; dead-letters and purges another.
+/// Handles two messages under an archive policy.
 async fn two_messages(fixture: &Fixture, archive: ArchivePolicy) -> MysqlProvider {
     let options = MysqlOptions { archive, archive_retention: Duration::from_secs(600), ..options() };
-    let (provider, orders) = (fixture.connect_with(options).await, queue("orders"));
-    provider.send_message(&orders, Message::new("done"), soon()).await.unwrap();
-    let retry = Nack::retry_after(Duration::ZERO).with_error("not yet");
-    provider.nack_message(&orders, take(&provider).await, retry, soon()).await.unwrap();
-    provider.ack_message(&orders, take(&provider).await, soon()).await.unwrap();
-    provider.send_message(&orders, Message::new("dead"), soon()).await.unwrap();
-    let dead = Nack::dead_letter("rejected").with_error("never");
-    provider.nack_message(&orders, take(&provider).await, dead, soon()).await.unwrap();
-    assert_eq!(provider.purge_dead_letters(&orders, &DeadLetterSelection::All, soon()).await.unwrap(), 1);
+    let provider = fixture.connect_with(options).await;
+    ack_one_and_purge_one(&provider).await;
     provider
-}
-
-fn kept(state: &str, body: &str, error: &str) -> (String, String, Option<String>) {
-    (state.into(), body.into(), Some(error.into()))
 }
 
 #[tokio::test]
 async fn everything_is_kept_until_it_is_too_old() {
     let fixture = Fixture::new();
     let provider = two_messages(&fixture, ArchivePolicy::All).await;
-    let all = vec![kept("COMPLETED", "done", "not yet"), kept("FAILED", "dead", "never")];
-    assert_eq!(archived(&fixture).await, (all, 2));
+    assert_eq!(archived(&fixture).await, kept_by(ArchivePolicy::All));
     assert_eq!(provider.store().sweep_archive(soon()).await.unwrap(), 0, "nothing is too old");
     let older = "update message_archive set archived_at = archived_at - interval 1 hour";
     fixture.client().await.query_drop(older).await.unwrap();
@@ -75,12 +55,12 @@ async fn what_is_too_old_goes_in_chunks_and_the_rest_stays() {
 async fn only_what_failed_is_kept() {
     let fixture = Fixture::new();
     two_messages(&fixture, ArchivePolicy::Failed).await;
-    assert_eq!(archived(&fixture).await, (vec![kept("FAILED", "dead", "never")], 1));
+    assert_eq!(archived(&fixture).await, kept_by(ArchivePolicy::Failed));
 }
 
 #[tokio::test]
 async fn nothing_is_kept() {
     let fixture = Fixture::new();
     two_messages(&fixture, ArchivePolicy::None).await;
-    assert_eq!(archived(&fixture).await, (Vec::new(), 0));
+    assert_eq!(archived(&fixture).await, kept_by(ArchivePolicy::None));
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, TxOpts};
+use postrider_conformance::locks::AT_ONCE;
 use postrider_core::{
     DeadLetterReason, DeadLetterSelection, DeadLetters, Message, MessagingError, MessagingService, Nack, QueueAdmin,
     QueuedMessage, ReceiveOptions, Redrive, Settlement,
@@ -15,9 +16,6 @@ use tokio::time::Instant;
 use crate::{Fixture, options, queue, soon};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Long enough for a busy machine, and shorter than a statement's lock timeout.
-pub(crate) const AT_ONCE: Duration = Duration::from_secs(4);
 
 /// Less than the time for which a locked row is retried.
 const A_MOMENT: Duration = Duration::from_millis(300);

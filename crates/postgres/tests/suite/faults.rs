@@ -1,13 +1,11 @@
 //! Calls while the server, the network or the pool fails.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
-use postrider_core::{Message, MessagingError, MessagingService, QueueAdmin, ReceiveOptions, Settlement};
+use postrider_conformance::sessions::{an_exhausted_pool_says_so_and_recovers, ended_sessions_lose_nothing};
 use postrider_postgres::PostgresOptions;
-use tokio::time::Instant;
 
-use crate::{Fixture, client, queue, soon};
+use crate::{Fixture, client, queue};
 
 #[tokio::test]
 async fn a_pool_that_is_exhausted_says_so_and_recovers() {
@@ -19,95 +17,28 @@ async fn a_pool_that_is_exhausted_says_so_and_recovers() {
     let mut own = client().await;
     let lock = own.transaction().await.unwrap();
     lock.batch_execute(&format!("lock table {}.message in access exclusive mode", fixture.schema)).await.unwrap();
-    let send = {
-        let provider = provider.clone();
-        tokio::spawn(async move { provider.send_message(&queue("orders"), Message::new("x"), soon()).await })
+    let looking = client().await;
+    let waits = async || {
+        let any = "select exists (select 1 from pg_stat_activity \
+                   where application_name = $1 and wait_event_type = 'Lock')";
+        looking.query_one(any, &[&fixture.schema]).await.unwrap().get(0)
     };
-    let waits = "select exists (select 1 from pg_stat_activity \
-                 where application_name = $1 and wait_event_type = 'Lock')";
-    let (looking, end) = (client().await, Instant::now() + Duration::from_secs(20));
-    while !looking.query_one(waits, &[&fixture.schema]).await.unwrap().get::<_, bool>(0) {
-        assert!(Instant::now() < end, "the send does not wait for the lock");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    let busy = provider.queue_stats(&queue("orders"), soon()).await.unwrap_err();
-    assert!(matches!(busy, MessagingError::Busy { .. }) && busy.is_retryable(), "{busy:?}");
-    assert!(busy.to_string().contains("pool_size"), "{busy}");
-    lock.rollback().await.unwrap();
-    send.await.unwrap().unwrap();
-    assert_eq!(provider.queue_stats(&queue("orders"), soon()).await.unwrap().message_count(), Some(1));
-}
-
-/// Whether an error is allowed while sessions are being ended.
-fn is_passing(error: &MessagingError) -> bool {
-    error.is_retryable() || matches!(error, MessagingError::OutcomeUnknown { .. })
+    let unlock = async { lock.rollback().await.unwrap() };
+    an_exhausted_pool_says_so_and_recovers(&provider, &queue("orders"), waits, unlock).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_that_are_ended_in_a_loop_lose_nothing() {
-    const MESSAGES: usize = 300;
     let fixture = Fixture::new();
     let (sender, worker) = (fixture.connect().await, fixture.connect().await);
     let schema = fixture.schema.clone();
-    let ending = tokio::spawn(async move {
+    let ending = async move {
         let client = client().await;
         let end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1";
         loop {
             client.query(end, &[&schema]).await.unwrap();
             tokio::time::sleep(Duration::from_millis(15)).await;
         }
-    });
-    let sending = async {
-        let (mut accepted, mut perhaps) = (HashSet::new(), HashSet::new());
-        for n in 0..MESSAGES {
-            // Some with keys: their transactions have more steps.
-            let message = Message::new(format!("{n}"));
-            let message = if n % 3 == 0 { message.ordering_key(format!("k{}", n % 5)).unwrap() } else { message };
-            loop {
-                match sender.send_message(&queue("orders"), message.clone(), soon()).await {
-                    Ok(id) => {
-                        accepted.insert(id);
-                        break;
-                    }
-                    Err(MessagingError::OutcomeUnknown { .. }) => {
-                        perhaps.insert(message.id);
-                        break;
-                    }
-                    Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_millis(5)).await,
-                    Err(error) => panic!("{error:?}"),
-                }
-            }
-        }
-        (accepted, perhaps)
     };
-    let (accepted, perhaps) = sending.await;
-    let (mut seen, mut looks) = (HashSet::new(), 0);
-    let mut acks: Vec<Settlement> = Vec::new();
-    let options = ReceiveOptions::batch(20).visibility(Duration::from_secs(3)).max_receive_count(1000);
-    // Set when the sessions are left alone: before, a receive takes as long as reconnecting on a busy machine.
-    let mut end: Option<Instant> = None;
-    while !accepted.is_subset(&seen) {
-        let missing = accepted.difference(&seen).count();
-        let is_over = end.is_some_and(|end| Instant::now() > end);
-        assert!(!is_over, "{missing} of {} messages did not come back in {looks} looks", accepted.len());
-        let options = options.clone().wait(Duration::from_millis(200));
-        match worker.settle_and_receive(std::mem::take(&mut acks), &[queue("orders")], &options, soon()).await {
-            Ok(both) => match both.received {
-                Ok(messages) => {
-                    seen.extend(messages.iter().map(|message| message.id()));
-                    acks.extend(messages.into_iter().map(Settlement::ack));
-                }
-                Err(error) => assert!(is_passing(&error), "{error:?}"),
-            },
-            Err(error) => assert!(is_passing(&error), "{error:?}"),
-        }
-        looks += 1;
-        if looks == 50 {
-            // Without further cuts: lost leases must expire, and no message may be stuck.
-            ending.abort();
-            end = Some(Instant::now() + Duration::from_secs(60));
-        }
-    }
-    ending.abort();
-    assert!(seen.iter().all(|id| accepted.contains(id) || perhaps.contains(id)));
+    ended_sessions_lose_nothing(&sender, &worker, &queue("orders"), ending).await;
 }

@@ -2,61 +2,96 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+use postrider_conformance::transactions::{self, Answer, Caller, Transaction, ids, received};
 use postrider_core::{
-    Begun, ContentType, IdempotencyKey, IdempotencyStore, Limits, Message, MessageId, MessagingError, MessagingService,
-    Nack, QueueAdmin, QueuedMessage, ReceiveOptions,
+    ContentType, IdempotencyToken, Limits, Message, MessageId, MessagingService, QueueName, ReceiptHandle,
+    ReceiveOptions,
 };
-use postrider_postgres::tokio_postgres::Client;
-use postrider_postgres::{PostgresOptions, PostgresProvider};
+use postrider_postgres::tokio_postgres::{self, Client};
+use postrider_postgres::{PostgresOptions, PostgresProvider, PostgresStore};
 use uuid::Uuid;
 
 use crate::{Fixture, client, queue, soon};
 
-async fn callers_own(fixture: &Fixture) -> Client {
-    let client = client().await;
-    let own = format!("create table if not exists {}.orders (id bigint generated always as identity)", fixture.schema);
-    client.batch_execute(&own).await.unwrap();
-    client
+/// A program with a connection of its own.
+pub(crate) struct Own {
+    store: PostgresStore,
+    schema: String,
+    client: Client,
 }
 
-async fn orders(client: &Client, fixture: &Fixture) -> i64 {
-    client.query_one(&format!("select count(*) from {}.orders", fixture.schema), &[]).await.unwrap().get(0)
+impl Own {
+    pub(crate) async fn new(fixture: &Fixture, provider: &PostgresProvider) -> Self {
+        let (schema, client) = (fixture.schema.clone(), client().await);
+        let orders = format!("create table if not exists {schema}.orders (id bigint generated always as identity)");
+        client.batch_execute(&orders).await.unwrap();
+        Self { store: provider.store().clone(), schema, client }
+    }
 }
 
-async fn received(provider: &PostgresProvider) -> Vec<QueuedMessage> {
-    provider.receive_messages(&queue("orders"), &ReceiveOptions::batch(9), soon()).await.unwrap()
+impl Caller for Own {
+    fn begin<'c>(&'c mut self) -> BoxFuture<'c, Box<dyn Transaction<'c> + 'c>> {
+        Box::pin(async {
+            let inner = self.client.transaction().await.unwrap();
+            Box::new(Open { store: &self.store, schema: &self.schema, inner }) as Box<dyn Transaction>
+        })
+    }
+
+    fn orders(&mut self) -> BoxFuture<'_, i64> {
+        Box::pin(async {
+            let count = format!("select count(*) from {}.orders", self.schema);
+            self.client.query_one(&count, &[]).await.unwrap().get(0)
+        })
+    }
 }
 
-fn ids(messages: &[QueuedMessage]) -> Vec<MessageId> {
-    messages.iter().map(QueuedMessage::id).collect()
+struct Open<'c> {
+    store: &'c PostgresStore,
+    schema: &'c str,
+    inner: tokio_postgres::Transaction<'c>,
+}
+
+impl<'c> Transaction<'c> for Open<'c> {
+    fn insert(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            let insert = format!("insert into {}.orders default values", self.schema);
+            self.inner.batch_execute(&insert).await.unwrap();
+        })
+    }
+
+    fn send<'a>(&'a mut self, queue: &'a QueueName, message: &'a Message) -> Answer<'a, MessageId> {
+        Box::pin(self.store.send_in(&mut self.inner, queue, message))
+    }
+
+    fn ack<'a>(&'a mut self, receipt: &'a ReceiptHandle) -> Answer<'a> {
+        Box::pin(self.store.ack_in(&mut self.inner, receipt))
+    }
+
+    fn complete<'a>(&'a mut self, token: &'a IdempotencyToken) -> Answer<'a> {
+        Box::pin(self.store.complete_in(&mut self.inner, token))
+    }
+
+    fn commit(self: Box<Self>) -> BoxFuture<'c, ()> {
+        Box::pin(async { self.inner.commit().await.unwrap() })
+    }
+
+    fn rollback(self: Box<Self>) -> BoxFuture<'c, ()> {
+        Box::pin(async { self.inner.rollback().await.unwrap() })
+    }
+}
+
+async fn with_caller() -> (Fixture, PostgresProvider, Own) {
+    let fixture = Fixture::new();
+    let provider = fixture.connect().await;
+    let own = Own::new(&fixture, &provider).await;
+    (fixture, provider, own)
 }
 
 #[tokio::test]
 async fn a_message_is_there_if_and_only_if_the_callers_changes_are() {
-    let fixture = Fixture::new();
-    let provider = fixture.connect().await;
-    let store = provider.store().clone();
-    let mut own = callers_own(&fixture).await;
-    let insert = format!("insert into {}.orders default values", fixture.schema);
-
-    let mut transaction = own.transaction().await.unwrap();
-    transaction.batch_execute(&insert).await.unwrap();
-    store.send_in(&mut transaction, &queue("orders"), &Message::new("rolled back")).await.unwrap();
-    transaction.rollback().await.unwrap();
-    assert_eq!(orders(&own, &fixture).await, 0);
-    assert_eq!(provider.list_queues(soon()).await.unwrap(), []);
-
-    let mut transaction = own.transaction().await.unwrap();
-    transaction.batch_execute(&insert).await.unwrap();
-    let message = Message::new("committed").ordering_key("k").unwrap().header("tenant", "acme").unwrap();
-    let id = store.send_in(&mut transaction, &queue("orders"), &message).await.unwrap();
-    assert!(received(&provider).await.is_empty(), "it is not there yet");
-    transaction.commit().await.unwrap();
-    assert_eq!(provider.list_queues(soon()).await.unwrap(), [queue("orders")]);
-    let found = received(&provider).await;
-    assert_eq!(ids(&found), [id]);
-    assert_eq!(found[0].envelope.headers.get("tenant"), Some("acme"));
-    assert_eq!(provider.list_queues(soon()).await.unwrap(), [queue("orders")], "listed for good by the first read");
+    let (_fixture, provider, mut own) = with_caller().await;
+    transactions::a_message_and_the_callers_changes_are_one(&provider, &mut own).await;
 }
 
 #[tokio::test]
@@ -64,116 +99,34 @@ async fn the_rules_are_the_same_as_for_any_send() {
     let fixture = Fixture::new();
     let limits = Limits { max_body_bytes: 10, ..Limits::default() };
     let provider = fixture.connect_with(PostgresOptions { limits, create_queues: false, ..fixture.options() }).await;
-    let store = provider.store().clone();
-    let orders = queue("orders");
-    provider.ensure_queue(&orders, soon()).await.unwrap();
-    let mut own = callers_own(&fixture).await;
-    let mut transaction = own.transaction().await.unwrap();
-
-    let refused = store.send_in(&mut transaction, &orders, &Message::new("far too large")).await;
-    assert!(matches!(refused, Err(MessagingError::InvalidInput { what: "body", .. })), "{refused:?}");
-    let missing = store.send_in(&mut transaction, &queue("missing"), &Message::new("x")).await;
-    assert!(matches!(missing, Err(MessagingError::QueueNotFound { .. })), "{missing:?}");
-    let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
-    let first = store.send_in(&mut transaction, &orders, &keyed("1").dedup_key("d").unwrap()).await.unwrap();
-    let again = store.send_in(&mut transaction, &orders, &Message::new("2").dedup_key("d").unwrap()).await.unwrap();
-    assert_eq!(again, first);
-    store.send_in(&mut transaction, &orders, &keyed("3")).await.unwrap();
-    transaction.commit().await.unwrap();
-    assert_eq!(ids(&received(&provider).await), [first], "the head of its key");
+    let mut own = Own::new(&fixture, &provider).await;
+    transactions::the_rules_are_the_same_as_for_any_send(&provider, &mut own).await;
 }
 
 #[tokio::test]
 async fn a_send_that_fails_leaves_nothing_in_the_transaction() {
-    let fixture = Fixture::new();
-    let provider = fixture.connect().await;
-    let mut own = callers_own(&fixture).await;
+    let (fixture, provider, mut own) = with_caller().await;
     let refuse = format!("alter table {}.message add constraint refused check (queue <> 'orders')", fixture.schema);
-    own.batch_execute(&refuse).await.unwrap();
-    let mut transaction = own.transaction().await.unwrap();
-    let refused = provider.store().send_in(&mut transaction, &queue("orders"), &Message::new("x")).await;
-    assert!(matches!(refused, Err(MessagingError::Provider { retryable: false, .. })), "{refused:?}");
-    transaction.batch_execute(&format!("insert into {}.orders default values", fixture.schema)).await.unwrap();
-    transaction.commit().await.unwrap();
-    assert_eq!(orders(&own, &fixture).await, 1, "the caller's own changes stand");
-    assert_eq!(provider.list_queues(soon()).await.unwrap(), [], "its queue was made all the same");
+    own.client.batch_execute(&refuse).await.unwrap();
+    transactions::a_send_that_fails_leaves_nothing(&provider, &mut own).await;
 }
 
 #[tokio::test]
 async fn an_ack_and_the_handlers_changes_are_one() {
-    let fixture = Fixture::new();
-    let provider = fixture.connect().await;
-    let store = provider.store().clone();
-    let mut own = callers_own(&fixture).await;
-    let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
-    provider.send_message(&queue("orders"), keyed("1"), soon()).await.unwrap();
-    let next = provider.send_message(&queue("orders"), keyed("2"), soon()).await.unwrap();
-    let receipt = received(&provider).await.remove(0).into_receipt();
-    for attempt in 0..2 {
-        let mut transaction = own.transaction().await.unwrap();
-        transaction.batch_execute(&format!("insert into {}.orders default values", fixture.schema)).await.unwrap();
-        store.ack_in(&mut transaction, &receipt).await.unwrap();
-        assert!(received(&provider).await.is_empty(), "the key is held until the commit");
-        if attempt == 0 { transaction.rollback().await } else { transaction.commit().await }.unwrap();
-    }
-    assert_eq!(orders(&own, &fixture).await, 1);
-    assert_eq!(ids(&received(&provider).await), [next], "the next of its key");
-    let mut transaction = own.transaction().await.unwrap();
-    let again = store.ack_in(&mut transaction, &receipt).await;
-    assert!(matches!(again, Err(MessagingError::VisibilityExpired { .. })), "{again:?}");
-    let goes_on = format!("insert into {}.orders default values", fixture.schema);
-    transaction.batch_execute(&goes_on).await.expect("the transaction goes on");
-    transaction.rollback().await.unwrap();
+    let (_fixture, provider, mut own) = with_caller().await;
+    transactions::an_ack_and_the_handlers_changes_are_one(&provider, &mut own).await;
 }
 
 #[tokio::test]
 async fn a_record_and_the_handlers_changes_are_one() {
-    let fixture = Fixture::new();
-    let provider = fixture.connect().await;
-    let mut own = callers_own(&fixture).await;
-    let (key, lease) = (IdempotencyKey::new("orders/7").unwrap(), Duration::from_secs(30));
-    let Begun::Fresh(token) = provider.begin(&key, lease, soon()).await.unwrap() else { panic!("it is fresh") };
-    for attempt in 0..2 {
-        let mut transaction = own.transaction().await.unwrap();
-        provider.store().complete_in(&mut transaction, &token).await.unwrap();
-        if attempt == 0 { transaction.rollback().await } else { transaction.commit().await }.unwrap();
-        let found = provider.begin(&key, lease, soon()).await.unwrap();
-        assert_eq!(found == Begun::Done, attempt == 1, "{found:?}");
-    }
+    let (_fixture, provider, mut own) = with_caller().await;
+    transactions::a_record_and_the_handlers_changes_are_one(&provider, &mut own).await;
 }
 
 #[tokio::test]
 async fn a_keyed_send_in_an_open_transaction_delays_no_other_call() {
-    let fixture = Fixture::new();
-    let provider = fixture.connect().await;
-    let store = provider.store().clone();
-    let orders = queue("orders");
-    let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
-    let mut own = callers_own(&fixture).await;
-    let mut transaction = own.transaction().await.unwrap();
-    // A new queue, whose name must not be a lock either.
-    let late = store.send_in(&mut transaction, &orders, &keyed("late")).await.unwrap();
-    let patience = Duration::from_secs(3);
-    for _ in 0..3 {
-        let meanwhile = async {
-            let id = provider.send_message(&orders, keyed("meanwhile"), soon()).await.unwrap();
-            let mut found = received(&provider).await;
-            assert_eq!(ids(&found), [id]);
-            provider.ack_message(&orders, found.remove(0), soon()).await.unwrap();
-        };
-        tokio::time::timeout(patience, meanwhile).await.expect("it does not wait for the open transaction");
-    }
-    let head = provider.send_message(&orders, keyed("head"), soon()).await.unwrap();
-    transaction.commit().await.unwrap();
-    let mut found = received(&provider).await;
-    assert_eq!(ids(&found), [head], "what was there first stays the head, although its row is younger");
-    let after = provider.send_message(&orders, keyed("after"), soon()).await.unwrap();
-    provider.ack_message(&orders, found.remove(0), soon()).await.unwrap();
-    for expected in [late, after] {
-        let mut found = received(&provider).await;
-        assert_eq!(ids(&found), [expected]);
-        provider.ack_message(&orders, found.remove(0), soon()).await.unwrap();
-    }
+    let (_fixture, provider, mut own) = with_caller().await;
+    transactions::a_keyed_send_delays_no_other_call(&provider, &mut own).await;
 }
 
 #[tokio::test]
@@ -181,17 +134,17 @@ async fn a_waiting_receiver_is_woken_by_the_commit() {
     let fixture = Fixture::new();
     let provider =
         fixture.connect_with(PostgresOptions { poll_interval: Duration::from_secs(600), ..fixture.options() }).await;
-    let mut own = callers_own(&fixture).await;
+    let mut own = Own::new(&fixture, &provider).await;
     let waiting = {
         let provider = provider.clone();
         let options = ReceiveOptions::default().wait(Duration::from_secs(20));
         tokio::spawn(async move { provider.receive_messages(&queue("orders"), &options, soon()).await.unwrap() })
     };
     crate::wake_ups::listening(&fixture).await;
-    let mut transaction = own.transaction().await.unwrap();
+    let mut transaction = own.begin().await;
     let message = Message::new("x").ordering_key("k").unwrap();
-    let id = provider.store().send_in(&mut transaction, &queue("orders"), &message).await.unwrap();
-    transaction.commit().await.unwrap();
+    let id = transaction.send(&queue("orders"), &message).await.unwrap();
+    transaction.commit().await;
     assert_eq!(ids(&waiting.await.unwrap()), [id]);
 }
 
@@ -250,32 +203,16 @@ async fn every_program_can_send_by_sql() {
 async fn a_message_that_has_expired_does_not_swallow_one_that_is_sent_by_sql() {
     let fixture = Fixture::new();
     let provider = fixture.connect().await;
-    let client = client().await;
-    let keyed = |body: &'static str| Message::new(body).ordering_key("k").unwrap();
-    let over = keyed("over").dedup_key("d").unwrap().expires_in(Duration::ZERO);
-    provider.send_message(&queue("orders"), over, soon()).await.unwrap();
-    let next = provider.send_message(&queue("orders"), keyed("next"), soon()).await.unwrap();
-    let send = format!("select {}.send('orders', 'new', dedup_key => 'd')", fixture.schema);
-    let new: Uuid = client.query_one(&send, &[]).await.unwrap().get(0);
-    let mut found = ids(&received(&provider).await);
-    found.sort();
-    let mut expected = [next, MessageId::from_uuid(new)];
-    expected.sort();
-    assert_eq!(found, expected, "the next of its key is free, and the new one is there");
-    let stats = provider.queue_stats(&queue("orders"), soon()).await.unwrap();
-    assert_eq!(stats.dead.value(), Some(1));
+    let send = format!("select {}.send('orders', 'new', dedup_key => $1)", fixture.schema);
+    let send_new = async |new: &Message| {
+        let row = client().await.query_one(&send, &[&new.dedup_key.as_ref().unwrap().as_str()]).await.unwrap();
+        MessageId::from_uuid(row.get(0))
+    };
+    transactions::an_expired_message_swallows_no_other(&provider, send_new).await;
 }
 
 #[tokio::test]
 async fn a_message_released_meanwhile_is_not_acknowledged() {
-    let fixture = Fixture::new();
-    let provider = fixture.connect().await;
-    let mut own = callers_own(&fixture).await;
-    provider.send_message(&queue("orders"), Message::new("x"), soon()).await.unwrap();
-    let receipt = received(&provider).await.remove(0).into_receipt();
-    provider.nack_message(&queue("orders"), receipt.clone(), Nack::Release, soon()).await.unwrap();
-    let mut transaction = own.transaction().await.unwrap();
-    let late = provider.store().ack_in(&mut transaction, &receipt).await;
-    assert!(matches!(late, Err(MessagingError::VisibilityExpired { .. })), "{late:?}");
-    transaction.rollback().await.unwrap();
+    let (_fixture, provider, mut own) = with_caller().await;
+    transactions::a_message_released_meanwhile_is_not_acknowledged(&provider, &mut own).await;
 }

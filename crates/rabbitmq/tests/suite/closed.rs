@@ -42,8 +42,7 @@ impl Vhost {
 async fn connections_that_an_operator_closes_in_a_loop_lose_nothing() {
     let vhost = Vhost::make().await;
     let (messages, least) = if is_long() { (10_000, 20) } else { (400, 2) };
-    let storm = StormSettings { messages, senders: 2, receivers: 3 };
-    let settings = Settings { storm, prefix: prefix(), ..Settings::default() };
+    let settings = Settings { storm: StormSettings::small(messages), prefix: prefix(), ..Settings::default() };
     let closed = Mutex::new(Vec::new());
     let store = RabbitmqStore::new(&vhost.url(), options()).unwrap();
     let open = move || {
@@ -59,8 +58,8 @@ async fn connections_that_an_operator_closes_in_a_loop_lose_nothing() {
             }
         };
         let report = storm_under_faults(&open, &settings, closing).await.unwrap();
+        report.ensure_clean().unwrap();
         let verdict = &report.verdict;
-        assert!(verdict.is_clean() && verdict.counts.live == 0, "seed {}: {verdict}", report.seed);
         let closed = closed.lock().unwrap();
         if is_long() {
             eprintln!("{} rounds closed {} connections; {verdict}", closed.len(), closed.iter().sum::<usize>());

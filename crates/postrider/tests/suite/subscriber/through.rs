@@ -30,7 +30,7 @@ impl<P: Provider + Clone> Through<P> {
 }
 
 fn settings() -> Settings {
-    let storm = StormSettings { messages: 300, senders: 2, receivers: 3 };
+    let storm = StormSettings::small(300);
     // Shows the finished tests when the run is cut off.
     let observer: Observer = Arc::new(|test, ended, of| eprintln!("{ended} of {of}: {}", test.name));
     Settings { storm, observer: Some(observer), ..Settings::default() }
