@@ -1,6 +1,7 @@
 //! Receipts and leases are valid at every server on the same state, and only there.
 
-use postrider::{LeaseToken, NativeRef, ReceiptHandle};
+use postrider::ReceiptHandle;
+use postrider::provider::{LeaseToken, NativeRef};
 use postrider_server::ServerOptions;
 use serde_json::{Value, json};
 

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use postrider::subscriber::{Delivery, Ended, HandlerError, Observer, Shutdown, Subscriber};
 use postrider::provider::*;
+use postrider::subscriber::{Delivery, Ended, HandlerError, Observer, Shutdown, Subscriber};
 use postrider::*;
 use tokio::task::JoinSet;
 

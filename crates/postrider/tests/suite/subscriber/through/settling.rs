@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::stream;
-use postrider::subscriber::{Delivery, Ended, HandlerError, Observer, Outcome, Shutdown, Subscriber};
 use postrider::provider::*;
+use postrider::subscriber::{Delivery, Ended, HandlerError, Observer, Outcome, Shutdown, Subscriber};
 use postrider::*;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
