@@ -19,7 +19,7 @@ use crate::service::Provider;
 use crate::stats::QueueStats;
 use crate::typed::TypedMessaging;
 
-/// A queue of a provider. Every call has the default deadline; the calls of the provider itself take another one.
+/// A queue of a provider. Every call has the default deadline; the provider's own calls take any.
 ///
 /// ```
 /// # use postrider_core::{MemoryStore, Nack, Queue};
@@ -43,7 +43,7 @@ pub struct Queue<P> {
 }
 
 impl<P: Provider> Queue<P> {
-    /// A queue by its name. It is made by the first send, if the provider makes queues.
+    /// A queue by its name. The first send creates it, if the provider creates queues.
     pub fn new(provider: P, name: impl AsRef<str>) -> Result<Self, MessagingError> {
         Ok(Self { provider, name: QueueName::new(name.as_ref())? })
     }
@@ -93,7 +93,7 @@ impl<P: Provider> Queue<P> {
         Ok(received.into_iter().map(value).collect())
     }
 
-    /// Leases messages by options of the caller's: how many, for how long, how long to wait for the first.
+    /// Leases messages with these options: how many, for how long, how long to wait for the first.
     pub async fn receive_with<T: FromBytes>(
         &self,
         options: &ReceiveOptions,

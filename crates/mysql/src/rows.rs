@@ -19,7 +19,8 @@ pub(crate) fn positions<const N: usize>(rows: &[Row], names: [&str; N]) -> [usiz
 /// Returns the position of a column.
 fn position(row: &Row, name: &str) -> usize {
     let position = name.idx(row.columns_ref());
-    debug_assert!(position.is_some(), "no column '{name}'");
+    // A wrong name must not read as null: limits and fences would be off.
+    assert!(position.is_some(), "no column '{name}'");
     position.unwrap_or(usize::MAX)
 }
 
@@ -45,7 +46,7 @@ pub(crate) use columns;
 /// Reads bytes; `None` if the column is null.
 pub(crate) fn optional_bytes(row: &Row, column: impl ColumnIndex) -> Option<&[u8]> {
     let position = column.idx(row.columns_ref());
-    debug_assert!(position.is_some(), "an unknown column");
+    assert!(position.is_some(), "an unknown column");
     match row.as_ref(position?) {
         Some(Value::Bytes(bytes)) => Some(bytes),
         _ => None,

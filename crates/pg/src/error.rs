@@ -85,7 +85,7 @@ fn meaning(error: &tokio_postgres::Error) -> Meaning {
     }
     if *code == SqlState::PROTOCOL_VIOLATION && error.as_db_error().is_some_and(|e| e.message().contains("startup")) {
         return of(
-            "there is a pooler before the server; set common.messaging.postgres.poll_only = true, or \
+            "the connection goes through a pooler; set common.messaging.postgres.poll_only = true, or \
              common.messaging.pgmq.enable_pg_notify = false",
             Blame::Setup,
         );

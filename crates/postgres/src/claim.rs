@@ -21,8 +21,7 @@ use crate::settle::{Busy, Leases, Settling, lease_step};
 use crate::sql::Sql;
 use crate::store::Shared;
 
-/// Interval, in claims, of the claim that takes the oldest due message first whatever its priority. It prevents
-/// starvation.
+/// Each 16th claim takes the oldest due message first, whatever its priority, so that none starves.
 const OLDEST_FIRST_EVERY: u64 = 16;
 
 /// Upper bound of one claim statement.

@@ -51,8 +51,8 @@ pub(crate) fn capabilities(options: &RabbitmqOptions) -> Capabilities {
             F::OrderByKey,
             "keys share partitions (option `partitions`, 8 by default): while the first message of a partition is leased, \
              delayed or waiting for its retry, all keys of that partition wait; for a message with a key every earlier \
-             delivery counts as a failure; a worker that has lost its connection may still handle its message when the \
-             next one is received",
+             delivery counts as a failure; a worker that lost its connection may still run its handler while another \
+             worker receives the next message of the key",
         ),
         (
             F::Delay,

@@ -73,7 +73,7 @@ impl RabbitmqBroker {
             return Ok(Vec::new());
         }
         if !is_keyed {
-            return self.take_plain(&live, queue, options, options.max, Some(patience), false).await;
+            return self.take_plain(&live, queue, options, options.max, Some(patience), patient_until(deadline)).await;
         }
         // Registered before the claim, so that no notification is missed between the claim and the wait.
         let keyed = self.keyed().of(queue, self.options().partitions);
@@ -83,14 +83,15 @@ impl RabbitmqBroker {
         // In random order, so that neither kind is always claimed last.
         let mut claimed = Vec::new();
         let keyed_first: bool = rand::random();
+        let patient_until = patient_until(deadline);
         for is_turn_of_keyed in [keyed_first, !keyed_first] {
             let wanted = options.max - claimed.len().min(options.max);
             if wanted == 0 {
                 break;
             }
             let more = match is_turn_of_keyed {
-                true => self.take_keyed(&live, queue, options, wanted).await,
-                false => self.take_plain(&live, queue, options, wanted, None, true).await,
+                true => self.take_keyed(&live, queue, options, wanted, patient_until).await,
+                false => self.take_plain(&live, queue, options, wanted, None, patient_until).await,
             };
             match more {
                 Ok(more) => claimed.extend(more),
@@ -119,11 +120,11 @@ impl RabbitmqBroker {
         options: &ReceiveOptions,
         wanted: usize,
         mut patience: Option<&mut Patience>,
-        is_nonblocking: bool,
+        patient_until: Instant,
     ) -> Result<Vec<Claimed>, MessagingError> {
         let most = wanted.min(usize::from(self.options().prefetch_count));
         for _ in 0..MAX_ROUNDS {
-            let is_waiting = !is_nonblocking && patience.as_ref().is_some_and(|patience| !patience.is_over());
+            let is_waiting = patience.as_ref().is_some_and(|patience| !patience.is_over());
             if !is_waiting && live.counts(queue.as_str()).await?.is_none_or(|counts| counts.ready == 0) {
                 return Ok(Vec::new());
             }
@@ -141,13 +142,18 @@ impl RabbitmqBroker {
             };
             let since = Instant::now();
             let first = match patience.as_mut().filter(|_| is_waiting) {
-                Some(patience) => patience.unless_over(first_of_idle(live, queue, &mut consumer)).await.flatten(),
-                None => first_of_ready(live, queue, &mut consumer).await,
+                Some(patience) => {
+                    patience.unless_over(first_of_idle(live, queue, &mut consumer, patient_until)).await.flatten()
+                }
+                None => first_of_ready(live, queue, &mut consumer, patient_until).await,
             };
             let mut deliveries = Vec::new();
             match first {
                 // Cancelled by the broker.
-                Some(None) => return self.after_no_delivery(live, queue).await.map(|()| Vec::new()),
+                Some(None) => {
+                    live.known.forget(&queue.origin());
+                    return self.after_no_delivery(live, queue).await.map(|()| Vec::new());
+                }
                 Some(Some(first)) => deliveries.push(first?),
                 None => {}
             }
@@ -263,11 +269,12 @@ impl RabbitmqBroker {
         queue: &QueueName,
         options: &ReceiveOptions,
         wanted: usize,
+        patient_until: Instant,
     ) -> Result<Vec<Claimed>, MessagingError> {
         let keyed = self.keyed().of(queue, self.options().partitions);
         let mut claimed = Vec::new();
         for _ in 0..MAX_ROUNDS {
-            let heads = match keyed.take(live, wanted - claimed.len()).await {
+            let heads = match keyed.take(live, wanted - claimed.len(), patient_until).await {
                 Err(error) if claimed.is_empty() => return Err(error),
                 heads => heads.unwrap_or_default(),
             };
@@ -347,6 +354,7 @@ async fn first_of_idle(
     live: &LiveConnection,
     queue: &QueueName,
     consumer: &mut QueueConsumer,
+    patient_until: Instant,
 ) -> Option<Option<Result<Delivery, MessagingError>>> {
     let end = Instant::now() + MAX_IDLE;
     while Instant::now() < end {
@@ -359,7 +367,7 @@ async fn first_of_idle(
             return None;
         }
         if counts.ready > 0 {
-            return first_of_ready(live, queue, consumer).await;
+            return first_of_ready(live, queue, consumer, patient_until).await;
         }
     }
     None
@@ -371,18 +379,24 @@ async fn first_of_ready(
     live: &LiveConnection,
     queue: &QueueName,
     consumer: &mut QueueConsumer,
+    patient_until: Instant,
 ) -> Option<Option<Result<Delivery, MessagingError>>> {
-    let end = Instant::now() + MAX_DELIVERY_TIMEOUT;
     loop {
         if let Ok(first) = tokio::time::timeout(DELIVERY_TIMEOUT, consumer.next()).await {
             return Some(first);
         }
         let counts = live.counts(queue.as_str()).await.ok().flatten()?;
         // Without a consumer the queue was deleted and made again, and does not know this one.
-        if counts.ready == 0 || counts.consumers == 0 || Instant::now() >= end {
+        if counts.ready == 0 || counts.consumers == 0 || Instant::now() >= patient_until {
             return None;
         }
     }
+}
+
+/// How long a claim waits for a broker that counts messages as ready and delivers none: not to the end of the deadline.
+fn patient_until(deadline: Deadline) -> Instant {
+    let left = deadline.remaining().map_or(MAX_DELIVERY_TIMEOUT, |left| left / 2);
+    Instant::now() + left.min(MAX_DELIVERY_TIMEOUT)
 }
 
 /// Why a message must be dead-lettered unread, if it must. Dead letters have no delivery limit.

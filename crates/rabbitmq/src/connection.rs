@@ -36,9 +36,9 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause between two attempts: an upper bound of the additional outage.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// Time limit of the first attempt to open a connection; it doubles with each attempt. A connection that is cut during the
-/// handshake may never answer.
-const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limits of the first attempts to open a connection; the last one has the rest of the time. A connection that is cut
+/// during the handshake may never answer.
+const CONNECT_TIMEOUTS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(4)];
 /// Time limit of the broker's answer to one request.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -268,8 +268,9 @@ impl Connector {
             ConnectionProperties::default().with_connection_name(self.options.connection_name.clone().into());
         let trusted = tls::config(&self.uri, &self.options)?;
         let end = Instant::now() + self.options.connection_timeout;
-        let mut limit = FIRST_CONNECT_TIMEOUT;
+        let mut limits = CONNECT_TIMEOUTS.into_iter();
         loop {
+            let limit = limits.next().map_or(end, |limit| end.min(Instant::now() + limit));
             let connect = async {
                 let mut builder =
                     DefaultConnectionBuilder::new()?.with_uri(self.uri.clone()).with_properties(properties.clone());
@@ -278,12 +279,12 @@ impl Connector {
                 }
                 builder.connect().await
             };
-            match tokio::time::timeout_at(end.min(Instant::now() + limit), connect).await {
+            match tokio::time::timeout_at(limit, connect).await {
                 Ok(Ok(connection)) => {
                     return Ok(LiveConnection::new(connection, self.known.clone(), self.management.clone()));
                 }
                 Ok(Err(error)) => return Err(connect_failed(&self.address, &self.uri, error)),
-                Err(_) if Instant::now() < end => limit *= 2,
+                Err(_) if Instant::now() < end => {}
                 Err(_) => {
                     return Err(MessagingError::Connection {
                         provider: PROVIDER,

@@ -1,8 +1,8 @@
 //! A channel on which messages of one queue are consumed and settled.
 //!
 //! The broker pushes; the contract pulls. So every receive is a consumer of its own whose prefetch count is the number of
-//! messages requested, and which is cancelled when they have arrived: the broker never delivers a message that was not
-//! requested, and so counts no delivery that was not one.
+//! messages requested, and which is cancelled when they have arrived: the broker delivers only messages
+//! that were requested, and counts no others as delivered.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::error::{NOT_FOUND, code, failed};
 pub(crate) const DELIVERY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The same while the broker counts messages as ready: its disk may be busy.
-pub(crate) const MAX_DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const MAX_DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Additional time for each requeued message.
 const PER_MESSAGE: Duration = Duration::from_millis(1);

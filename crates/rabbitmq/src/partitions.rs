@@ -2,9 +2,9 @@
 //!
 //! A worker that receives a message of a partition becomes its active consumer, on a channel of its own, and stays it until
 //! the message is settled: no other worker gets the next message before. After an acknowledgement the broker delivers the
-//! next message, requested or not; it stays parked here for a moment and is requeued if no caller receives it, counted as a
-//! delivery that was none. Leaving the partition first would avoid that count, but would deliver the next message to
-//! another worker although the acknowledgement may never arrive. Every other end of a lease closes the channel, and the
+//! next message, requested or not; it stays parked here for a moment. If no caller receives it, it is requeued, and the
+//! broker counts a delivery that no handler saw. Leaving the partition first would avoid that count, but would deliver the
+//! next message to another worker although the acknowledgement may never arrive. Every other end of a lease closes the channel, and the
 //! broker requeues the message at the head.
 //!
 //! A failed message to be retried later, and a delayed one, are parked: held by this worker, unacknowledged and without a
@@ -22,7 +22,7 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::time::Instant;
 
 use crate::connection::{LiveConnection, lock};
-use crate::consumer_channel::{ConsumeError, DELIVERY_TIMEOUT, MAX_DELIVERY_TIMEOUT, SingleActiveConsumer};
+use crate::consumer_channel::{ConsumeError, DELIVERY_TIMEOUT, SingleActiveConsumer};
 use crate::topology::partition_queue;
 use crate::wire::{self, Received};
 
@@ -135,6 +135,7 @@ impl QueuePartitions {
         self: &Arc<Self>,
         live: &LiveConnection,
         wanted: usize,
+        patient_until: Instant,
     ) -> Result<Vec<PartitionHead>, MessagingError> {
         let count = self.partitions.len();
         let first = self.next.load(Ordering::Relaxed) % count.max(1);
@@ -145,7 +146,9 @@ impl QueuePartitions {
             if heads.len() == wanted {
                 break;
             }
-            match self.take_from(live, index).await {
+            // With a message in hand, a slow partition is not waited for.
+            let patient_until = if heads.is_empty() { patient_until } else { Instant::now() };
+            match self.take_from(live, index, patient_until).await {
                 Ok(Some(head)) => {
                     self.next.store(index + 1, Ordering::Relaxed);
                     heads.push(head);
@@ -164,6 +167,7 @@ impl QueuePartitions {
         self: &Arc<Self>,
         live: &LiveConnection,
         index: usize,
+        patient_until: Instant,
     ) -> Result<Option<PartitionHead>, MessagingError> {
         drop(self.partitions[index].arriving.lock().await);
         if let Some(mut head) = self.take_due(index, |_| true) {
@@ -174,7 +178,9 @@ impl QueuePartitions {
         let name = partition_queue(&self.queue, u32::try_from(index).unwrap_or(0));
         match live.counts(&name).await? {
             // With a consumer it is in use elsewhere, although its messages behind the first count as ready.
-            Some(counts) if counts.ready > 0 && counts.consumers == 0 => self.take_head(live, &name, guard).await,
+            Some(counts) if counts.ready > 0 && counts.consumers == 0 => {
+                self.take_head(live, &name, guard, patient_until).await
+            }
             _ => Ok(None),
         }
     }
@@ -189,13 +195,14 @@ impl QueuePartitions {
         live: &LiveConnection,
         name: &str,
         mut guard: PartitionGuard,
+        patient_until: Instant,
     ) -> Result<Option<PartitionHead>, MessagingError> {
         let mut consumer = match SingleActiveConsumer::consume(name, live.channel("receive").await?, 1).await {
             Ok(consumer) => consumer,
             Err(ConsumeError::Missing) => return Ok(None),
             Err(ConsumeError::Failed(error)) => return Err(error),
         };
-        let Some(delivery) = Self::first_of(live, name, &mut consumer).await? else {
+        let Some(delivery) = Self::first_of(live, name, &mut consumer, patient_until).await? else {
             // Another worker consumes it now.
             consumer.channel().close().await?;
             return Ok(None);
@@ -209,20 +216,22 @@ impl QueuePartitions {
 
     /// First message of a partition. `None` when another consumer is active, or nothing comes.
     ///
-    /// A broker with a busy disk may need seconds to serve a new consumer: one that leaves earlier is never served.
+    /// A broker with a busy disk may need seconds to serve a new consumer: one that leaves earlier is never served. Of several
+    /// that wait for the same partition, each leaves at random, until one is alone.
     async fn first_of(
         live: &LiveConnection,
         name: &str,
         consumer: &mut SingleActiveConsumer,
+        patient_until: Instant,
     ) -> Result<Option<Result<Delivery, MessagingError>>, MessagingError> {
-        let end = Instant::now() + MAX_DELIVERY_TIMEOUT;
         loop {
             if let Some(delivery) = consumer.next_within(DELIVERY_TIMEOUT).await {
                 return Ok(Some(delivery));
             }
             let counts = live.counts(name).await?;
-            let is_alone = counts.is_some_and(|counts| counts.ready > 0 && counts.consumers <= 1);
-            if !is_alone || Instant::now() >= end {
+            let may_come =
+                counts.is_some_and(|counts| counts.ready > 0 && (counts.consumers <= 1 || rand::random::<bool>()));
+            if !may_come || Instant::now() >= patient_until {
                 // A message may have come during the request.
                 return Ok(consumer.next_within(Duration::ZERO).await);
             }

@@ -212,7 +212,7 @@ impl Unflushed {
         }
     }
 
-    /// Sets the callback for flushes. Only the first call has an effect: a connection has one permit.
+    /// Sets the callback for flushes. Only the first call has an effect: it returns the permit of the connection.
     pub(crate) fn on_flush(&self, call: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_flush.set(Box::new(call));
     }

@@ -26,7 +26,7 @@ const MAX_NAMES: usize = 10_000;
 /// Upper bound of the bytes that a call which waits may return: no room is reserved for it.
 const MAX_WAITED_FOR: usize = 1024 * 1024;
 
-/// Bytes in memory per byte of a row that is an answer by itself: its own, and up to six of escaped JSON.
+/// Factor from a row's bytes to its memory: the row itself, and up to six bytes of escaped JSON per byte.
 pub(crate) const READ_AND_ENCODED: usize = 7;
 
 /// Name under which sizes of tasks are remembered that are read by id, before their types are known.

@@ -14,7 +14,7 @@ use crate::rows::{self, DeliveryRecord, Metadata};
 use crate::session::{MAX_QUEUES, Session, is_paused};
 use crate::sql;
 
-/// Interval, in claims, at which the oldest due message goes first whatever its priority, so that none starves.
+/// Each 16th claim takes the oldest due message first, whatever its priority, so that none starves.
 const OLDEST_FIRST_EVERY: u64 = 16;
 
 /// Upper bound of messages dead-lettered in one claim; a longer backlog takes several transactions.
@@ -229,7 +229,7 @@ impl Session<'_> {
         match self.cache.claims.get_mut(queue) {
             Some(claims) => *claims = claims.wrapping_add(1),
             None => {
-                // Without the counts only the interval of `OLDEST_FIRST_EVERY` starts over.
+                // Clearing the counts only restarts the interval of `OLDEST_FIRST_EVERY`.
                 if self.cache.claims.len() >= MAX_QUEUES {
                     self.cache.claims.clear();
                 }

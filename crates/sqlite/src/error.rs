@@ -44,8 +44,7 @@ pub(crate) enum FileError {
     )]
     Disk { path: PathBuf, detail: String },
     #[error(
-        "'{}': the disk is full, and what is left of it is kept for receives and acks; free some space, and sends succeed \
-         again",
+        "'{}': the disk is full, but for a reserve for receives and acks; free some space, and sends succeed again",
         .0.display()
     )]
     Full(PathBuf),

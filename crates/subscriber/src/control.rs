@@ -37,7 +37,8 @@ impl Control {
         self.shared.cancellation.get_or_init(CancellationToken::new)
     }
 
-    /// Records that the lease lasts at least this long from its request. For what runs handlers.
+    /// Records that the lease lasts at least this long from its request. For what runs handlers; a handler never calls it.
+    #[doc(hidden)]
     pub fn is_leased_for(&self, lease: Duration, requested: Moment) {
         *self.lease() = Some((requested, lease));
     }

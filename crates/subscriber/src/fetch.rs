@@ -84,7 +84,7 @@ impl<P: MessagingService> FetchLoop<P> {
             (buffer.fetch.is_wanted, buffer.fetch.not_before)
         };
         let now = Instant::now();
-        // Wanted but early: the pause ends. Wanted without capacity: only free capacity helps, which is notified.
+        // A wanted fetch waits for the end of the pause; without free capacity, it waits for the notification of some.
         let pause = async {
             match (is_wanted, now < not_before) {
                 (true, true) => tokio::time::sleep_until(not_before).await,
@@ -160,10 +160,10 @@ impl<P: MessagingService> FetchLoop<P> {
             let settle_error = if settled_any { buffer.settled(rows.tokens, settled, now, tally) } else { None };
             buffer.fetch.is_calling = false;
             buffer.fetch.not_before = later(if failure.is_some() { now } else { requested.instant() }, pause);
-            // There may be more after a full batch, and after a large one: a store may return fewer messages than
-            // requested, so that others need not wait.
+            // After a full or large batch more may be due: a store may return fewer messages than requested, so that others
+            // need not wait.
             let full = max.min(MAX_ROWS);
-            // The same after failed settlements, which have reduced the requested number.
+            // After failed settlements too: their leases had reduced the requested number.
             buffer.fetch.is_wanted |= failure.is_some() || messages.len() >= full || settle_error.is_some();
             // The same after a fetch that also settled: a store may answer such a call at once instead of waiting for
             // messages that are about to become ready.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use postrider_core::Moment;
 use postrider_core::task::{
     ClaimedTask, DeadReason, Finish, TaskLease, TaskMode, TaskOutcome, TaskStanding, TaskState, TaskType,
 };
+use postrider_core::{Disposition, Moment, Nack};
 use postrider_subscriber::{CancellationToken, HandlerError};
 use tokio::time::Instant;
 use tower::ServiceExt;
@@ -47,8 +47,8 @@ pub(crate) struct EndedAttempt {
 }
 
 impl EndedAttempt {
-    /// The outcome that the store has recorded; `None` if the task was no longer this worker's. A report that is
-    /// repeated after a lost answer finds the task as the first one left it.
+    /// The outcome that the store has recorded; `None` if the task was no longer this worker's. A repeated
+    /// report after a lost answer finds the state that the first one wrote.
     pub(crate) fn kept(&self, standing: TaskStanding, mode: TaskMode) -> Option<TaskOutcome> {
         let outcome = self.outcome.as_ref()?;
         let was_last = match standing {
@@ -116,7 +116,11 @@ impl Runner {
         let work = AssertUnwindSafe(async { handler.service.clone().oneshot(delivery).await }).catch_unwind();
         let work = work.map(|ended| ended.unwrap_or_else(|panic| Err(HandlerError::panicked(&*panic))));
         let answer = self.supervise(work, &task, running, must_stop).await;
-        let (stopped, by_hand) = (running.stop_reason(), running.control.decided());
+        let stopped = running.stop_reason();
+        // A layer releases what never began; an attempt that has used up its time counts.
+        let by_hand = running.control.decided().filter(|decision| {
+            stopped != Some(StopReason::TimedOut) || !matches!(decision, Disposition::Nack(Nack::Release))
+        });
         drop(place);
         let attempt = Attempt {
             attempt_count: task.attempt_count,
@@ -168,7 +172,8 @@ impl Runner {
         }
         Err(match running.stop_reason() {
             Some(StopReason::TimedOut) => HandlerError::timed_out(self.timeout.unwrap_or_default()),
-            _ => HandlerError::retryable("the worker was stopped before it was done"),
+            None => HandlerError::retryable("its handler or a layer cancelled it before it was done"),
+            Some(_) => HandlerError::retryable("the worker was stopped before it was done"),
         })
     }
 }

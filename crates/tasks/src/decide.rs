@@ -36,7 +36,7 @@ pub(crate) fn answered(
             Err(HandlerError::retry_after(after, error.unwrap_or_else(|| "the handler asked for a retry".to_owned())))
         }
         Some(Disposition::Nack(Nack::DeadLetter { reason, error })) => {
-            Err(HandlerError::permanent(error.unwrap_or_else(|| reason.to_string())))
+            Err(HandlerError::permanent(error.map_or_else(|| reason.to_string(), |error| format!("{reason}: {error}"))))
         }
     };
     match answer {

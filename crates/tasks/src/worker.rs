@@ -187,7 +187,7 @@ where
             let queue = self.store.routes().queue(&task_type)?;
             self.handlers.register(task_type, queue, service)
         });
-        // `build` returns the first error, with all others.
+        // `build` returns the first error.
         self.wrong = self.wrong.or(registered.err());
         self
     }

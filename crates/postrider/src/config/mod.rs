@@ -159,7 +159,7 @@ impl Config {
             return Err(refuse(why.to_owned()).into());
         }
         if !kind.is_some_and(ProviderKind::keeps_state) {
-            let why = "what is no message is kept in SQLite or PostgreSQL; use sqlite:/path/file.db or postgres://user@host/database";
+            let why = "tasks, schedules and other records need SQLite or PostgreSQL; use sqlite:/path/file.db or postgres://user@host/database";
             return Err(refuse(why.to_owned()).into());
         }
         match Endpoint::new(url.as_str(), &self.common.messaging) {
