@@ -49,7 +49,7 @@ Examples:
 URLs:
   memory:                                 a store in this process, lost when the process ends
   sqlite:/path/file.db                    a file, created if missing
-  spool:/path                             a folder; 'mv' into it sends a message
+  spool:/path                             a folder; 'mv' into QUEUE/incoming sends a message
   postgres://user@host/database           a schema of a PostgreSQL database, created if missing
   mysql://user@host/database              tables of a MariaDB or MySQL database
   pgmq+postgres://user@host/database      queues of PGMQ in a PostgreSQL database

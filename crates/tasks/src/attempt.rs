@@ -117,10 +117,13 @@ impl Runner {
         let work = work.map(|ended| ended.unwrap_or_else(|panic| Err(HandlerError::panicked(&*panic))));
         let answer = self.supervise(work, &task, running, must_stop).await;
         let stopped = running.stop_reason();
-        // A layer releases what never began; an attempt that has used up its time counts.
-        let by_hand = running.control.decided().filter(|decision| {
-            stopped != Some(StopReason::TimedOut) || !matches!(decision, Disposition::Nack(Nack::Release))
-        });
+        let (by_hand, answer) = match (stopped, running.control.decided()) {
+            // A layer releases what never began; an attempt that has used up its time counts all the same.
+            (Some(StopReason::TimedOut), Some(Disposition::Nack(Nack::Release))) => {
+                (None, Err(HandlerError::timed_out(self.timeout.unwrap_or_default())))
+            }
+            (_, by_hand) => (by_hand, answer),
+        };
         drop(place);
         let attempt = Attempt {
             attempt_count: task.attempt_count,

@@ -7,7 +7,7 @@ use postrider_core::task::{DeadReason, NewTask, TaskState};
 use postrider_core::{Headers, Json, MessageId, RetryStrategy, TaskId};
 use postrider_subscriber::{Attempt, Control, OrderingKey};
 use postrider_tasks::layers::{ConcurrencyLimitLayer, TimeoutLayer, TraceLayer};
-use postrider_tasks::{HandlerError, State, TaskContext, TaskKind, TaskResultError, handler};
+use postrider_tasks::{HandlerError, State, TaskContext, TaskKind, TaskResultError, TaskWorkerOptions, handler};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tower::ServiceBuilder;
@@ -200,5 +200,22 @@ async fn a_handler_may_settle_its_task_by_hand() {
     let id = create(&system, NewTask::new("reject", "").unwrap()).await.id;
     let task = ended(&system, id).await.info;
     assert_eq!((task.dead_reason, task.last_error.as_deref()), (Some(DeadReason::Permanent), Some("spoiled")));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_that_timed_out_counts_although_it_was_released() {
+    let fixture = Fixture::new(Route::Polling);
+    let system = fixture.system().await;
+    let options = TaskWorkerOptions { timeout: Some(Duration::from_millis(20)), ..TaskWorkerOptions::default() };
+    let worker = system.worker().options(options).handler("slow", async |task: TaskContext| {
+        task.cancellation().cancelled().await;
+        task.release();
+        Ok::<_, HandlerError>(())
+    });
+    let running = Running::start(&system, worker.build().unwrap());
+    let id = create(&system, NewTask::new("slow", "").unwrap().max_attempts(1)).await.id;
+    let task = ended(&system, id).await.info;
+    assert_eq!((task.dead_reason, task.attempt_count), (Some(DeadReason::MaxAttempts), 1), "{:?}", task.last_error);
     running.stop().await;
 }
