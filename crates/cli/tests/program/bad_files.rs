@@ -230,7 +230,7 @@ fn a_full_disk_stores_no_partial_message() {
     let output = scratch.command("unshare").args(["-rm", "sh", "-c", &script]).output().unwrap();
     let run = Run::of(output, &scratch.file("")).failed(1);
     assert!(
-        run.stderr.contains("the disk is full, and what is left of it is kept for receives and acks"),
+        run.stderr.contains("the disk is full, but for a reserve for receives and acks"),
         "{}",
         run.stderr
     );
