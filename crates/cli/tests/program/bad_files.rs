@@ -229,11 +229,7 @@ fn a_full_disk_stores_no_partial_message() {
     let script = format!("{inside} && {}; code=$?; {count}; exit $code", send_much());
     let output = scratch.command("unshare").args(["-rm", "sh", "-c", &script]).output().unwrap();
     let run = Run::of(output, &scratch.file("")).failed(1);
-    assert!(
-        run.stderr.contains("the disk is full, but for a reserve for receives and acks"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("the disk is full, but for a reserve for receives and acks"), "{}", run.stderr);
     assert!(run.stderr.contains("Continue from there once the cause is fixed"), "{}", run.stderr);
     let answered = run.stdout.lines().count();
     assert!((1..20).contains(&answered), "{answered}");
